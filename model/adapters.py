@@ -9,6 +9,8 @@ from model.graph_spec import Record, Size
 # The input of every graph, int32 [batch]: each row's adapter, counted from 1; 0 for none.
 ADAPTERS = "adapters"
 SEPARATOR = ":"
+# ``BUNDLE:latest`` is the bundle, as in Ollama, unless it has an adapter of that name.
+LATEST = "latest"
 
 
 class AdapterSpec(Record, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from jinja2 import TemplateError
 
-from model.adapters import AdapterSpec, adapter_label, bundle_of
+from model.adapters import LATEST, SEPARATOR, AdapterSpec, adapter_label, bundle_of
 from model.bundle import (
     ATTEND,
     ATTEND_ENCODE,
@@ -210,6 +210,11 @@ class Registry:
             raise ModelNotFoundError(label_of(name, version), sorted(self.names))
         return max(reversed(found), key=lambda entry: entry.model is not None)
 
+    def name_of(self, name: str) -> str:
+        """The model that ``name`` means: ``BUNDLE:latest`` is the bundle, unless it is served."""
+        bundle, _, tag = name.partition(SEPARATOR)
+        return bundle if tag == LATEST and name not in self.names else name
+
     def entry(self, name: str, version: str) -> Entry | None:
         """The entry of one version; ``None`` if there is none."""
         return next(iter(self._entries(name, version)), None)
@@ -220,6 +225,7 @@ class Registry:
         return Registry(others if entry is None else (*others, entry))
 
     def _entries(self, name: str, version: str) -> list[Entry]:
+        name = self.name_of(name)
         return [
             entry
             for entry in self.described

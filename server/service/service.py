@@ -117,6 +117,7 @@ class Service:
         """
         catalog = self._context.catalog
         started = time.monotonic()
+        model = catalog.registry.name_of(model)
         was_served = model in catalog.registry.names  # it may be unloaded before the call ends
         code = Code.CANCELLED  # unless it completes or raises
         try:

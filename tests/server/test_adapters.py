@@ -144,7 +144,11 @@ def test_models_name_their_adapters_and_adapters_their_model(client: Client) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["llama:three", "llama:", "llama-one:one", ":one", "llama:one:two"]
+    "name",
+    [
+        *("llama:three", "llama:", "llama-one:one", ":one", "llama:one:two"),
+        *(":latest", "llama:one:latest", "unknown:latest"),
+    ],
 )
 def test_an_unknown_adapter_is_not_found(client: Client, name: str) -> None:
     with pytest.raises(TriuneError, match=re.escape(name)) as error:
@@ -155,6 +159,18 @@ def test_an_unknown_adapter_is_not_found(client: Client, name: str) -> None:
     assert [one.field for one in error.value.violations] == [
         one.field for one in unknown.value.violations
     ]
+
+
+def test_latest_is_the_base(server: ServerProcess, client: Client) -> None:
+    """Clients of Ollama add this tag to a name, by its own API and by OpenAI's."""
+    base = client.generate("llama", PROMPT, **OPTIONS)
+    found = client.generate("llama:latest", PROMPT, **OPTIONS)
+    assert (found.model, found.outputs[0].text) == ("llama", base.outputs[0].text)
+    assert client.get_model("llama:latest") == client.get_model("llama")
+    body = {"model": "llama:latest", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+    answer = httpx.post(f"{server.http_url}/v1/completions", json=body).raise_for_status().json()
+    assert answer["choices"][0]["text"] == base.outputs[0].text
+    assert ":latest" not in httpx.get(server.metrics_url).text
 
 
 def test_openai_lists_adapters_with_their_parent(server: ServerProcess) -> None:
