@@ -124,13 +124,13 @@ def test_log_probabilities(ollamas: ollama.Client, client: openai.OpenAI) -> Non
 
 
 def test_the_defaults_are_those_of_the_protocol() -> None:
-    sampling = generate_request(GenerateBody(model="m"), "m").sampling
+    sampling = generate_request(GenerateBody(model="m")).sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.8, 40, 0.9)
     assert sampling.seed is None
-    request = generate_request(GenerateBody(model="m", options=Options(num_predict=-2)), "m")
+    request = generate_request(GenerateBody(model="m", options=Options(num_predict=-2)))
     assert request.stopping.max_new_tokens is None
     assert request.logits.repetition_penalty == 1.0
-    search = generate_request(GenerateBody(model="m", options=Options(beam_size=2)), "m")
+    search = generate_request(GenerateBody(model="m", options=Options(beam_size=2)))
     assert search.sampling.temperature == 0.0
 
 
@@ -138,7 +138,7 @@ def test_penalties_apply_to_the_whole_text() -> None:
     given = {"repeat_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.25}
     for window, expected in ((None, (1.3, 0.5, 0.25)), (-1, (1.3, 0.5, 0.25)), (0, (1, 0, 0))):
         options = Options(**given, repeat_last_n=window)
-        logits = generate_request(GenerateBody(model="m", options=options), "m").logits
+        logits = generate_request(GenerateBody(model="m", options=options)).logits
         assert (
             logits.repetition_penalty,
             logits.presence_penalty,

@@ -137,7 +137,7 @@ def test_an_unknown_model(ollamas: ollama.Client) -> None:
         lambda: list(ollamas.chat("nothing", ASK, stream=True)),
         lambda: ollamas.embed("nothing", "a"),
         lambda: ollamas.embeddings("nothing", "a"),
-        lambda: ollamas.show("nothing:latest"),
+        lambda: ollamas.show("nothing"),
     ]
     for call in calls:
         with pytest.raises(ollama.ResponseError) as caught:

@@ -7,7 +7,6 @@ from model.bundle import EmbeddingKind
 from server.bounds import MAX_TEXTS, Size
 from server.frontends.http.embedding_kinds import check_kind, required
 from server.frontends.http.endpoint import Call, json_response
-from server.frontends.http.ollama.names import model_of
 from server.frontends.http.ollama.options import Options, check_options
 from server.frontends.http.ollama.replies import durations
 from server.service.embedding import EmbedRequest
@@ -39,17 +38,17 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 async def embed(call: Call[EmbedBody]) -> Response:
     """Embeds texts: vectors of length 1, of texts that are cut unless ``truncate`` is false."""
-    body, model = call.body, model_of(call)
+    body = call.body
     texts = [body.input] if isinstance(body.input, str) else body.input or []
     Size(MAX_TEXTS).check_count("input", texts)
     check_options(body.options or Options())
-    check_kind(call.service.get_model(model), EmbeddingKind.DENSE)
+    check_kind(call.service.get_model(body.model), EmbeddingKind.DENSE)
     head = {"model": body.model}
     if not any(texts):
         return json_response({**head, "embeddings": []})
     cut = LongInput.ERROR if body.truncate is False else LongInput.TRUNCATE_RIGHT
     request = EmbedRequest(
-        model=model,
+        model=body.model,
         inputs=tuple(texts),
         dimensions=body.dimensions or None,
         normalize=True,
@@ -67,11 +66,13 @@ async def embed(call: Call[EmbedBody]) -> Response:
 
 async def embeddings(call: Call[EmbeddingsBody]) -> Response:
     """Embeds one text: the vector as the model makes it."""
-    body, model = call.body, model_of(call)
+    body = call.body
     check_options(body.options or Options())
-    check_kind(call.service.get_model(model), EmbeddingKind.DENSE)
+    check_kind(call.service.get_model(body.model), EmbeddingKind.DENSE)
     if not body.prompt:
         return json_response({"embedding": []})
-    result = await call.service.embed(EmbedRequest(model=model, inputs=(body.prompt,)), call.caller)
+    result = await call.service.embed(
+        EmbedRequest(model=body.model, inputs=(body.prompt,)), call.caller
+    )
     (output,) = result.outputs
     return json_response({"embedding": required(output.vector).tolist()})

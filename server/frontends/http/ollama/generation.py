@@ -14,7 +14,6 @@ from server.frontends.http.ollama.messages import (
     image_names,
     service_messages,
 )
-from server.frontends.http.ollama.names import model_of
 from server.frontends.http.ollama.options import (
     NAMES,
     Options,
@@ -111,18 +110,17 @@ async def generate(call: Call[GenerateBody]) -> Response | EventStream:
     check_neutral(body, **_NEUTRAL, suffix=(), template=(), context=())
     if not body.prompt and not body.images:
         return _without_prompt(call, response_fields)
-    model = model_of(call)
-    has_template = call.service.bundle(model).chat_template is not None
+    has_template = call.service.bundle(body.model).chat_template is not None
     if not body.raw and (has_template or body.images):
         turns = [OllamaMessage(role="user", content=body.prompt, images=body.images)]
         if body.system:
             turns.insert(0, OllamaMessage(role="system", content=body.system))
         return await _chat(call, turns, None, response_fields, at="images")
-    reason = "is not combined with raw" if body.raw else f"{model!r} has no chat template"
+    reason = "is not combined with raw" if body.raw else f"{body.model!r} has no chat template"
     for field, given in (("system", body.system), ("think", body.think), ("images", body.images)):
         if given:
             raise InvalidArgumentError(field, reason)
-    request = generate_request(body, model, inputs=(body.prompt,))
+    request = generate_request(body, inputs=(body.prompt,))
     return await answer(call, request, response_fields, has_thinking=False)
 
 
@@ -142,11 +140,11 @@ async def _chat(
     fields: Fields,
     at: str = "",
 ) -> Response | EventStream:
-    body, model = call.body, model_of(call)
-    effort = effort_of(body.think, model, call.service)
+    body = call.body
+    effort = effort_of(body.think, body.model, call.service)
     options = chat_options(tools, None, None, effort=effort)
     messages = service_messages(turns, await image_files(turns, call, at))
-    request = generate_request(body, model, messages=messages, chat=options)
+    request = generate_request(body, messages=messages, chat=options)
     return await answer(call, request, fields, has_thinking=body.think is not False)
 
 
@@ -158,7 +156,7 @@ def _without_prompt(call: Call[Any], fields: Fields) -> Response:
     """
     body = call.body
     check_options(body.options or Options())
-    call.service.bundle(model_of(call))
+    call.service.bundle(body.model)
     keep = body.keep_alive
     if keep == 0 or (isinstance(keep, str) and keep.strip() in _ZERO):
         raise InvalidArgumentError(

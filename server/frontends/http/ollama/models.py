@@ -10,7 +10,7 @@ from starlette.responses import Response
 from model.bundle import EmbeddingKind, Task
 from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Call, json_response
-from server.frontends.http.ollama.names import listed_name, served_models, served_name
+from server.frontends.http.ollama.names import listed_models
 from server.service.generation_request import ReasoningSupport
 from server.service.model_info import BundleInfo, ModelInfo
 
@@ -30,35 +30,27 @@ class ShowBody(msgspec.Struct, kw_only=True):
 
 async def tags(call: Call[None]) -> Response:
     """Lists the models that generate texts or embed them."""
-    service = call.service
-    models = served_models(service)
-    names = {info.name for info in models}
-    return json_response(
-        {
-            "models": [
-                _listed(info, service.bundle(info.name), listed_name(info, names))
-                for info in models
-                if _capabilities(info, service.bundle(info.name))
-            ]
-        }
-    )
+    listed = []
+    for name, info in listed_models(call.service):
+        bundle = call.service.bundle(info.name)
+        if capabilities := _capabilities(info, bundle):
+            size = sum(file.size for file in bundle.manifest.files)
+            more = {"capabilities": capabilities, "modified_at": _time(bundle)}
+            listed.append({**_listed(name, info, bundle, size), **more})
+    return json_response({"models": listed})
 
 
 async def running(call: Call[None]) -> Response:
     """Lists the same models: all of them are loaded, until the operator unloads them."""
     service = call.service
-    models = served_models(service)
-    names = {info.name for info in models}
     listed = []
-    for info in models:
+    for name, info in listed_models(service):
         bundle = service.bundle(info.name)
         if _capabilities(info, bundle):
-            entry = _listed(info, bundle, listed_name(info, names))
-            del entry["modified_at"], entry["capabilities"]
             memory = info.memory or service.get_model(info.base_model).memory
             size = 0 if memory is None else memory.weight_bytes + memory.cache_resident_bytes
-            context = {"expires_at": _NEVER, "context_length": info.max_length}
-            listed.append({**entry, "size": size, **context})
+            more = {"expires_at": _NEVER, "context_length": info.max_length}
+            listed.append({**_listed(name, info, bundle, size), **more})
     return json_response({"models": listed})
 
 
@@ -68,7 +60,7 @@ async def show(call: Call[ShowBody]) -> Response:
     if not given:
         raise InvalidArgumentError("model", "is required")
     service = call.service
-    info = service.get_model(served_name(given, service))
+    info = service.get_model(given)
     bundle = service.bundle(info.name)
     name = info.architecture
     described = {
@@ -94,16 +86,15 @@ async def version(_: Call[None]) -> Response:
     return json_response({"version": API_VERSION})
 
 
-def _listed(info: ModelInfo, bundle: BundleInfo, name: str) -> dict[str, Any]:
+def _listed(name: str, info: ModelInfo, bundle: BundleInfo, size: int) -> dict[str, Any]:
+    """A model in both lists. ``size``: in bytes."""
     files = sorted((file.path, file.sha256) for file in bundle.manifest.files)
     return {
         "name": name,
         "model": name,
-        "modified_at": _time(bundle),
-        "size": sum(file.size for file in bundle.manifest.files),
+        "size": size,
         "digest": hashlib.sha256(repr((info.name, files)).encode()).hexdigest(),
         "details": _details(info),
-        "capabilities": _capabilities(info, bundle),
     }
 
 

@@ -99,12 +99,11 @@ def check_options(options: Any) -> None:
         raise InvalidArgumentError(f"options.{error.field}", error.description) from None
 
 
-def generate_request(body: Any, model: str, **given: Any) -> GenerateRequest:
+def generate_request(body: Any, **given: Any) -> GenerateRequest:
     """Builds the service's request.
 
     Args:
-        body: has ``options``, ``format``, ``logprobs`` and ``top_logprobs``.
-        model: the served model.
+        body: has ``model``, ``options``, ``format``, ``logprobs`` and ``top_logprobs``.
         given: other fields of the request.
 
     Raises:
@@ -117,7 +116,7 @@ def generate_request(body: Any, model: str, **given: Any) -> GenerateRequest:
     top_k, top_p = _or(options.top_k, TOP_K), _or(options.top_p, TOP_P)
     is_top_one = top_p <= 0  # the most likely token alone
     values = {
-        "model": model,
+        "model": body.model,
         "temperature": _or(options.temperature, temperature),
         "top_k": 1 if is_top_one else max(top_k, 0),
         "top_p": 1.0 if is_top_one else top_p,

@@ -10,7 +10,6 @@ from starlette.routing import BaseRoute, Route
 from server.frontends.http.endpoint import Api, Call, Context
 from server.frontends.http.failures import UnsupportedCallError
 from server.frontends.http.ollama import embeddings, generation, models
-from server.frontends.http.ollama.names import model_of
 from server.frontends.http.probes import error_response
 
 _REASON = "models are bundles that the operator of this server adds and removes: it {} none"
@@ -35,28 +34,24 @@ def routes(context: Context) -> list[BaseRoute]:
             generation.GenerateBody,
             generation.generate,
             names=generation.generate_names,
-            model_of=model_of,
         ),
         api.post(
             "/api/chat",
             generation.ChatBody,
             generation.chat,
             names=generation.chat_names,
-            model_of=model_of,
         ),
         api.post(
             "/api/embed",
             embeddings.EmbedBody,
             embeddings.embed,
             names=embeddings.EMBED_NAMES,
-            model_of=model_of,
         ),
         api.post(
             "/api/embeddings",
             embeddings.EmbeddingsBody,
             embeddings.embeddings,
             names=embeddings.EMBEDDINGS_NAMES,
-            model_of=model_of,
         ),
         api.post("/api/show", models.ShowBody, models.show, model_of=lambda _: ""),
         api.get("/api/tags", models.tags),
