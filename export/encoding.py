@@ -154,10 +154,14 @@ def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats
 
 
 def _encode_speech(session: Session, windows: Sequence[SpeechWindow]) -> list[list[Floats]]:
-    """Each window's outputs, without the frames of padding."""
+    """Each window's output, without the frames of padding if it is one of frames."""
     lengths = np.array([len(window.samples) for window in windows], np.int32)
     samples = np.zeros((len(windows), lengths.max()), np.int16)
     for row, window in zip(samples, windows, strict=True):
         row[: len(window.samples)] = window.samples
     (output,) = session.run(**{SAMPLES: samples, NUM_SAMPLES: lengths}).values()
-    return [[row[: len(window)]] for row, window in zip(output, windows, strict=True)]
+    has_frames = output.ndim > 2
+    return [
+        [row[: len(window)] if has_frames else row]
+        for row, window in zip(output, windows, strict=True)
+    ]

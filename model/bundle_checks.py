@@ -18,6 +18,7 @@ from model.bundle import (
     ImageSpec,
     Manifest,
     Shape,
+    Task,
     TensorSpec,
 )
 from model.config import Kind
@@ -89,7 +90,8 @@ def check_image(manifest: Manifest, image: ImageSpec, label: str) -> None:
 
 def check_speech(manifest: Manifest, audio: AudioSpec, label: str) -> None:
     """Rejects an encoder of speech whose graph takes or returns something else."""
-    if not audio.frame_size or not audio.hop_size or not manifest.ctc:
+    transcribes = Task.TRANSCRIBE in manifest.tasks
+    if not audio.frame_size or not audio.hop_size or (transcribes and not manifest.ctc):
         raise BundleError(f"{label}: an encoder of speech needs audio.hop_size and ctc")
     if audio.num_samples < audio.frame_size:
         raise BundleError(f"{label}: audio: a window is shorter than a frame")
@@ -101,8 +103,10 @@ def check_speech(manifest: Manifest, audio: AudioSpec, label: str) -> None:
     if inputs != (samples, (NUM_SAMPLES, Dtype.INT32, ("batch",))):
         raise BundleError(f"{label}: audio: the graph encode does not take {audio}")
     outputs = () if graph is None else tuple(x.shape for x in graph.outputs)
-    if outputs != (("batch", "length", manifest.dimensions.vocabulary_size),):
+    if transcribes and outputs != (("batch", "length", manifest.dimensions.vocabulary_size),):
         raise BundleError(f"{label}: ctc: the graph encode does not return tokens of frames")
+    if not transcribes and outputs != (("batch", len(manifest.labels)),):
+        raise BundleError(f"{label}: labels: the graph encode does not return their logits")
 
 
 def _check_image_prompt(

@@ -138,6 +138,8 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
         num_segments: number of token types, if attention compares those of two tokens.
         has_unattended: in an encoder, the last tokens of a row may attend without being attended
             to, as the masks that pad a query in ColBERT (Khattab and Zaharia 2020).
+        sums_layers: an encoder returns a weighted sum of its input and the outputs of all layers
+            (Yang et al. 2021, SUPERB, section 2).
     """
 
     layers: tuple[LayerConfig, ...]
@@ -149,6 +151,7 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
     global_before: int | None = None
     num_segments: int = 0
     has_unattended: bool = False
+    sums_layers: bool = False
 
     @property
     def applied(self) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 """Stacks of layers: what their layers share, and the order in which they run."""
 
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -42,7 +44,11 @@ class Stack(nn.Module):
 
 
 class Encoder(Stack):
-    """Encoder layers in order, then the final norm."""
+    """Encoder layers in order, then the final norm.
+
+    With ``sums_layers``, ``layer_weights [layers + 1]`` are those of the input and of each layer's
+    output, the last one after the final norm.
+    """
 
     def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
         layers = [_encoder_layer(config.hidden_size, layer, kernels) for layer in stack.layers]
@@ -52,6 +58,9 @@ class Encoder(Stack):
         for layer in layers:
             if isinstance(layer.mixer, BidirectionalAttention):
                 layer.mixer.has_unattended = stack.has_unattended
+        self.layer_weights: nn.Parameter | None = None
+        if stack.sums_layers:
+            self.layer_weights = nn.Parameter(torch.empty(len(self.order) + 1))
 
     def forward(
         self,
@@ -62,6 +71,9 @@ class Encoder(Stack):
     ) -> Tensor:
         """As :meth:`EncoderLayer.forward`; the last two arguments as in ``PositionEncodings``."""
         encodings = self.positions.for_sequence(x.shape[1], num_global, segments)
+        if self.layer_weights is not None:
+            *outputs, last = [x, *self._outputs(x, lengths, 0, encodings)]
+            return _weighted_sum([*outputs, self.final_norm(last)], self.layer_weights)
         normed: Tensor = self.final_norm(self._run(x, lengths, 0, encodings))
         return normed
 
@@ -78,12 +90,28 @@ class Encoder(Stack):
         self, x: Tensor, lengths: Tensor, start: int, encodings: list[PositionEncodings]
     ) -> Tensor:
         """Runs the layers from index ``start`` to the last one with an encoding."""
+        for output in self._outputs(x, lengths, start, encodings):
+            x = output
+        return x
+
+    def _outputs(
+        self, x: Tensor, lengths: Tensor, start: int, encodings: list[PositionEncodings]
+    ) -> Iterator[Tensor]:
+        """The output of each of these layers."""
         token_positions = torch.arange(x.shape[1])[None]  # [1, length]
         layers = list(zip(self.applied, encodings, strict=False))[start:]
         for depth, (layer, encoding) in enumerate(layers, start + 1):
             x, positions = self.signal(x, encoding, token_positions, depth)
             x = layer(x, lengths, positions)
-        return x
+            yield x
+
+
+def _weighted_sum(outputs: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """The sum of ``outputs``, each ``[batch, length, hidden]``, with ``weights [outputs]``."""
+    total = outputs[0] * weights[0]
+    for index in range(1, len(outputs)):
+        total = total + outputs[index] * weights[index]
+    return total
 
 
 def _encoder_layer(

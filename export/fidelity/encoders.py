@@ -174,7 +174,7 @@ def _masks(subject: Subject, sessions: list[Session]) -> EncoderComparison | Non
 
 def _frames(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
     """Compares the tokens of each frame of speech, and the transcripts of windows."""
-    inputs = EncoderInputs([], None, speech=subject.speech)
+    inputs = _texts(subject, sessions[0])
     if not len(inputs) or subject.ctc is None:
         return None
     expected, actual = (_encode(session, inputs, batch=1) for session in sessions)
@@ -215,11 +215,13 @@ def _decisions(
 ) -> EncoderComparison | None:
     if not len(inputs):
         return None
+    batch = 1 if inputs.speech else BATCH
     expected, actual = (
-        [probabilities(logits) for logits in _encode(session, inputs)] for session in sessions
+        [probabilities(logits) for logits in _encode(session, inputs, batch)]
+        for session in sessions
     )
     decisions = compare_decisions(expected, actual, multiple=multiple)
-    return EncoderComparison(len(inputs), inputs.part(0, BATCH), decisions=decisions)
+    return EncoderComparison(len(inputs), inputs.part(0, batch), decisions=decisions)
 
 
 def _outputs(session: Session, inputs: EncoderInputs) -> dict[str, list[Floats]]:
@@ -243,7 +245,10 @@ def _encode(session: Session, inputs: EncoderInputs, batch: int = BATCH) -> list
 
 
 def _texts(subject: Subject, session: Session) -> EncoderInputs:
+    """Texts; images, recordings, or texts with images, if the model reads them."""
     images = subject.images
+    if subject.audio is not None:
+        return EncoderInputs([], None, speech=subject.speech)
     if images and not subject.vocabulary_size:
         return EncoderInputs([], None, images)
     rows = [subject.encode(text) for text in mixed_texts()[: subject.max_texts]]

@@ -1,13 +1,14 @@
 """Speech encoders that read waveforms, as ``transformers`` saves them.
 
 Wav2Vec2 (Baevski et al. 2020), HuBERT (Hsu et al. 2021) and data2vec (Baevski et al. 2022), with
-connectionist temporal classification (Graves et al. 2006).
+connectionist temporal classification (Graves et al. 2006), or with labels of whole recordings.
 """
 
 from dataclasses import replace
 
 from export.checkpoint import Checkpoint
 from export.importers.activations import activation
+from export.importers.audio_heads import audio_classifier, sums_layers
 from export.importers.bert_tables import layer_norm, multi_head, num_layers, two_maps
 from export.importers.encoders import Body, assemble
 from export.importers.heads import Head
@@ -50,7 +51,7 @@ def import_wav2vec2(folder: HuggingFaceFolder) -> Checkpoint:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     check_supported(folder.config, add_adapter=(False,), adapter_attn_dim=(None,))
-    return _with_weight_norm(folder, "wav2vec2", "Wav2Vec2ForCTC", has_norm=True)
+    return _with_weight_norm(folder, "wav2vec2", "Wav2Vec2", has_norm=True)
 
 
 def import_hubert(folder: HuggingFaceFolder) -> Checkpoint:
@@ -60,7 +61,7 @@ def import_hubert(folder: HuggingFaceFolder) -> Checkpoint:
         config, conv_pos_batch_norm=(False,), add_adapter=(False,), adapter_attn_dim=(None,)
     )
     has_norm = config.flag("feat_proj_layer_norm", True)
-    return _with_weight_norm(folder, "hubert", "HubertForCTC", has_norm=has_norm)
+    return _with_weight_norm(folder, "hubert", "Hubert", has_norm=has_norm)
 
 
 def import_data2vec_audio(folder: HuggingFaceFolder) -> Checkpoint:
@@ -79,11 +80,11 @@ def import_data2vec_audio(folder: HuggingFaceFolder) -> Checkpoint:
         for entry in affine(f"embedding.positional.{index}", f"{POSITIONS}.layers.{index}.conv")
     ]
     # The configuration has the field do_stable_layer_norm, but the model ignores it.
-    return _import(folder, "data2vec_audio", "Data2VecAudioForCTC", waveform, table, is_pre=False)
+    return _import(folder, "data2vec_audio", "Data2VecAudio", waveform, table, is_pre=False)
 
 
 def _with_weight_norm(
-    folder: HuggingFaceFolder, base: str, architecture: str, *, has_norm: bool
+    folder: HuggingFaceFolder, base: str, family: str, *, has_norm: bool
 ) -> Checkpoint:
     config = folder.config
     size = config.positive("num_conv_pos_embeddings", 128)
@@ -92,20 +93,25 @@ def _with_weight_norm(
     waveform = read_waveform(config, read_feature_extractor(folder), norm, positional)
     table = weight_normed("embedding.positional.0", f"{POSITIONS}.conv", folder.weights)
     is_pre = config.flag("do_stable_layer_norm", False)
-    return _import(folder, base, architecture, waveform, table, is_pre=is_pre)
+    return _import(folder, base, family, waveform, table, is_pre=is_pre)
 
 
 def _import(
     folder: HuggingFaceFolder,
     base: str,
-    architecture: str,
+    family: str,
     waveform: WaveformConfig,
     positions: list[Rename],
     *,
     is_pre: bool,
 ) -> Checkpoint:
-    """A stack with the norm of vectors after the last layer if ``is_pre``, or before the first."""
+    """A stack with the norm of vectors after the last layer if ``is_pre``, or before the first.
+
+    ``family`` is the start of the names of classes.
+    """
     config, norm = folder.config, _norm(folder.config)
+    transcriber, classifier = f"{family}ForCTC", f"{family}ForSequenceClassification"
+    architecture = next(iter(config.texts("architectures")), transcriber)
     layer = LayerConfig(
         attention=multi_head(config),
         feed_forward=two_maps(config, activation(config, "hidden_act", "gelu")),
@@ -118,7 +124,11 @@ def _import(
         hidden_size=config.positive("hidden_size"),
         position=waveform.position,
         embedding=EmbeddingConfig(norm=None if is_pre else norm),
-        encoder=StackConfig(layers=layers, final_norm=norm if is_pre else None),
+        encoder=StackConfig(
+            layers=layers,
+            final_norm=norm if is_pre else None,
+            sums_layers=architecture == classifier and sums_layers(config),
+        ),
         waveform=waveform,
         table=(
             *input_table(waveform),
@@ -128,15 +138,18 @@ def _import(
         ),
         ignored=ignored_weights(waveform),
     )
-    checkpoint = assemble(folder, body, {architecture: _ctc_head}, architecture)
+    heads = {transcriber: _ctc_head, classifier: audio_classifier}
+    checkpoint = replace(
+        assemble(folder, body, heads, transcriber), audio=audio_spec(waveform), sample_inputs=()
+    )
+    if Task.TRANSCRIBE not in checkpoint.tasks:
+        return checkpoint
     vocabulary = read_ctc_vocabulary(folder, checkpoint.config.vocabulary_size)
     return replace(
         checkpoint,
         tokenizer_json=vocabulary.tokenizer_json,
         source_language=folder.language,
-        audio=audio_spec(waveform),
         ctc=vocabulary.tokens,
-        sample_inputs=(),
     )
 
 
