@@ -30,7 +30,7 @@ class _LongInput:
 class _LongInputEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LongInput.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LONG_INPUT_UNSPECIFIED: _LongInput.ValueType  # 0
-    """LONG_INPUT_WINDOWS for Tag, Answer and Correct, LONG_INPUT_ERROR for the other calls."""
+    """LONG_INPUT_WINDOWS for Tag, Answer, Correct and recordings, LONG_INPUT_ERROR for the others."""
     LONG_INPUT_ERROR: _LongInput.ValueType  # 1
     """Fails with INVALID_ARGUMENT, which names the input."""
     LONG_INPUT_TRUNCATE_RIGHT: _LongInput.ValueType  # 2
@@ -41,13 +41,15 @@ class _LongInputEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LongInput.V
     """Splits the text into overlapping windows. Embed returns the mean of their vectors,
     weighted by tokens, and of sparse vectors the highest weight of each token; Rerank uses a
     document's best window. Not for Classify and FillMask, nor for Embed with token vectors.
+    Classify divides recordings at quiet places, without overlaps, and scores the mean of the
+    windows' logits, weighted by their length.
     """
 
 class LongInput(_LongInput, metaclass=_LongInputEnumTypeWrapper):
     """How a text with more tokens than the model accepts is handled."""
 
 LONG_INPUT_UNSPECIFIED: LongInput.ValueType  # 0
-"""LONG_INPUT_WINDOWS for Tag, Answer and Correct, LONG_INPUT_ERROR for the other calls."""
+"""LONG_INPUT_WINDOWS for Tag, Answer, Correct and recordings, LONG_INPUT_ERROR for the others."""
 LONG_INPUT_ERROR: LongInput.ValueType  # 1
 """Fails with INVALID_ARGUMENT, which names the input."""
 LONG_INPUT_TRUNCATE_RIGHT: LongInput.ValueType  # 2
@@ -58,6 +60,8 @@ LONG_INPUT_WINDOWS: LongInput.ValueType  # 4
 """Splits the text into overlapping windows. Embed returns the mean of their vectors,
 weighted by tokens, and of sparse vectors the highest weight of each token; Rerank uses a
 document's best window. Not for Classify and FillMask, nor for Embed with token vectors.
+Classify divides recordings at quiet places, without overlaps, and scores the mean of the
+windows' logits, weighted by their length.
 """
 Global___LongInput: _TypeAlias = LongInput  # noqa: Y015
 
@@ -713,21 +717,28 @@ class ClassifyRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
+    AUDIO_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Exactly one of inputs, pairs and images must be set."""
+        """Exactly one of inputs, pairs, images and audio must be set."""
 
     @_builtins.property
     def pairs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TextPair]: ...
     @_builtins.property
     def options(self) -> Global___ClassifyOptions: ...
     @_builtins.property
-    def length(self) -> Global___LengthOptions: ...
+    def length(self) -> Global___LengthOptions:
+        """Of a recording, only long_input; its default is then LONG_INPUT_WINDOWS."""
+
     @_builtins.property
     def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Files (PNG, JPEG, WebP, GIF or BMP), for a model that takes images."""
+
+    @_builtins.property
+    def audio(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Files as in TranscribeRequest, for a model that takes recordings."""
 
     def __init__(
         self,
@@ -739,10 +750,11 @@ class ClassifyRequest(_message.Message):
         options: Global___ClassifyOptions | None = ...,
         length: Global___LengthOptions | None = ...,
         images: _abc.Iterable[_builtins.bytes] | None = ...,
+        audio: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "inputs", b"inputs", "length", b"length", "model", b"model", "options", b"options", "pairs", b"pairs", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audio", b"audio", "images", b"images", "inputs", b"inputs", "length", b"length", "model", b"model", "options", b"options", "pairs", b"pairs", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
