@@ -14,7 +14,7 @@ from client import (
 )
 from client.aio_calls import AsyncCalls
 from client.errors import TriuneError, typed_aio_errors
-from client.requests import Images, Pairs, PairsOrImages, Texts
+from client.requests import Images, Pairs, PairsOrImages, Recordings, Texts
 from protos.triune.v1 import encoding_pb2, models_pb2
 from protos.triune.v1 import inference_pb2 as wire
 
@@ -173,10 +173,11 @@ class AsyncClient(AsyncCalls):
         inputs: Texts | Images = (),
         *,
         pairs: PairsOrImages = (),
+        audio: Recordings = (),
         **options: Unpack[encoder_types.ClassifyOptions],
     ) -> encoder_types.ClassifyResult:
-        """Classifies texts, images (contents of files), or pairs: labels, most likely first."""
-        request = encoder_requests.classify(model, inputs, pairs, options)
+        """Classifies texts, pairs, images or recordings (contents of files): labels, best first."""
+        request = encoder_requests.classify(model, inputs, pairs, options, audio)
         return await self._call(self._inference.Classify, request, encoder_responses.classify)
 
     async def tag(

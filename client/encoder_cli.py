@@ -59,14 +59,22 @@ def classify(
         typer.Option(help="The second text of a pair; once for each TEXT, in order."),
     ] = None,
     image: flags.Images = None,
+    audio: flags.Recordings = None,
     json: flags.JsonOfBatches = False,
     *,
     options: types.ClassifyOptions,
 ) -> None:
-    """Map texts, images, or texts with a second text or an image each, to labels."""
+    """Map texts, images, recordings, or texts with a second text or an image each, to labels."""
+    if audio and (text or pair or image):
+        raise typer.BadParameter("give either --audio or other inputs")
     if pair and image:
         raise typer.BadParameter("give either --pair or --image")
-    if pair or image:
+    if audio:
+        with _connect(context) as client:
+            recordings = [file.read() for file in audio]
+            result = client.classify(model, audio=recordings, **options)
+        results = iter([([file.name for file in audio], result)])
+    elif pair or image:
         names, inputs = flags.read_texts_or_images(text, image, sys.stdin)
         pairs = flags.read_seconds(names, pair, image if text else None)
         with _connect(context) as client:

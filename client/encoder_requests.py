@@ -8,7 +8,7 @@ from typing import Any
 
 from client import encoder_types as types
 from client.messages import build
-from client.requests import Images, Pairs, PairsOrImages, Texts, texts
+from client.requests import Images, Pairs, PairsOrImages, Recordings, Texts, texts
 from protos.triune.v1 import encoding_pb2 as wire
 from protos.triune.v1 import inference_pb2
 
@@ -62,6 +62,7 @@ def classify(
     inputs: Texts | Images,
     pairs: PairsOrImages,
     options: types.ClassifyOptions,
+    audio: Recordings = (),
 ) -> wire.ClassifyRequest:
     """The request of ``Classify``."""
     pairs = list(pairs)
@@ -72,6 +73,7 @@ def classify(
         options,
         model=model,
         pairs=_text_pairs(of_texts),
+        audio=[audio] if isinstance(audio, bytes) else audio,
         **_texts_or_images(inputs),
     )
     for text, image in pairs:

@@ -19,6 +19,10 @@ Images = Annotated[
     list[typer.FileBinaryRead] | None,
     typer.Option("--image", help="A file with an image; may be repeated."),
 ]
+Recordings = Annotated[
+    list[typer.FileBinaryRead] | None,
+    typer.Option("--audio", help="A file with a recording; may be repeated."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 JsonOfBatches = Annotated[
     bool, typer.Option("--json", help=f"Print a JSON object for every {bulk.BATCH_SIZE} texts.")

@@ -28,6 +28,8 @@ PairsOrImages = Sequence[tuple[str, str | bytes]]
 """Pairs of texts, or pairs of a text and the contents of an image file."""
 Images = bytes | Sequence[bytes]
 """One image or a batch of images, as the contents of files."""
+Recordings = bytes | Sequence[bytes]
+"""One recording or a batch of recordings, as the contents of files."""
 
 GenerateT = TypeVar("GenerateT", wire.GenerateRequest, wire.GenerateStreamRequest)
 TranslateT = TypeVar("TranslateT", wire.TranslateRequest, wire.TranslateStreamRequest)

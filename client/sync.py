@@ -13,7 +13,7 @@ from client import (
     types,
 )
 from client.errors import TriuneError, typed_errors
-from client.requests import Images, Pairs, PairsOrImages, Texts
+from client.requests import Images, Pairs, PairsOrImages, Recordings, Texts
 from client.sync_calls import Calls
 from protos.triune.v1 import encoding_pb2, models_pb2
 from protos.triune.v1 import inference_pb2 as wire
@@ -170,10 +170,11 @@ class Client(Calls):
         inputs: Texts | Images = (),
         *,
         pairs: PairsOrImages = (),
+        audio: Recordings = (),
         **options: Unpack[encoder_types.ClassifyOptions],
     ) -> encoder_types.ClassifyResult:
-        """Classifies texts, images (contents of files), or pairs: labels, most likely first."""
-        request = encoder_requests.classify(model, inputs, pairs, options)
+        """Classifies texts, pairs, images or recordings (contents of files): labels, best first."""
+        request = encoder_requests.classify(model, inputs, pairs, options, audio)
         return self._call(self._inference.Classify, request, encoder_responses.classify)
 
     def tag(

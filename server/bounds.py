@@ -44,7 +44,8 @@ MAX_IMAGES = 256
 MAX_IMAGE_BYTES = 4 << 20
 MAX_IMAGE_PIXELS = 1 << 25
 MAX_REQUEST_PIXELS = 1 << 27
-# Maximum size and duration of a request's recording.
+# Maximum size and duration of a recording, and recordings per request to an encoder.
+MAX_RECORDINGS = 64
 MAX_AUDIO_BYTES = 25 << 20
 MAX_AUDIO_SECONDS = 7200
 # Maximum bytes of decoded images and recordings, in their models' input format, over all calls in

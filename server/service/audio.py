@@ -13,14 +13,14 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.threads import MAX_SLICE_COST, Slice
 
-FIELD = "audio"  # the request field with the recording
+FIELD = "audio"  # the request field with the only recording
 
 _BLOCK_SECONDS = 10  # decoding a block takes 5 ms (WAV) to 30 ms (Opus)
 
 
 @asynccontextmanager
 async def decoded_audio(
-    data: bytes, spec: AudioSpec, context: ServiceContext, caller: Caller
+    data: bytes, spec: AudioSpec, context: ServiceContext, caller: Caller, field: str = FIELD
 ) -> AsyncIterator[Samples]:
     """Decodes a recording in the service's threads: mono, int16, at ``spec.sample_rate``.
 
@@ -32,6 +32,7 @@ async def decoded_audio(
         spec: the model's audio format.
         context: the server's components.
         caller: the client and the deadline of the call.
+        field: the request field with the recording, for errors.
 
     Raises:
         InvalidArgumentError: the recording is damaged, empty, too large or too long.
@@ -39,11 +40,11 @@ async def decoded_audio(
     """
     if len(data) > MAX_AUDIO_BYTES:
         raise InvalidArgumentError(
-            FIELD, f"has {len(data)} bytes, at most {MAX_AUDIO_BYTES} are accepted"
+            field, f"has {len(data)} bytes, at most {MAX_AUDIO_BYTES} are accepted"
         )
     with ExitStack() as memory:
-        memory.enter_context(context.decoded_memory.reserve(len(data), caller.client, FIELD))
-        decoding = _Decoding(_reader(data, spec), spec.sample_rate)
+        memory.enter_context(context.decoded_memory.reserve(len(data), caller.client, field))
+        decoding = _Decoding(_reader(data, spec, field), spec.sample_rate, field)
         try:
             slices = _slices(decoding, context, caller, memory)
             await context.threads.run(slices, caller, cost=len(data))
@@ -55,8 +56,9 @@ async def decoded_audio(
 class _Decoding:
     """A recording whose first ``num_samples`` are decoded. Only one slice at a time uses it."""
 
-    def __init__(self, reader: AudioReader, sample_rate: int) -> None:
+    def __init__(self, reader: AudioReader, sample_rate: int, field: str) -> None:
         self.reader = reader
+        self.field = field
         self.sample_rate = sample_rate
         self.num_samples = 0
         self.is_complete = False
@@ -71,8 +73,8 @@ class _Decoding:
         try:
             self.reader.open()
         except AudioError as error:
-            raise InvalidArgumentError(FIELD, f"the recording {error}") from error
-        _check_seconds(self.reader.claimed_seconds or 0)
+            raise InvalidArgumentError(self.field, f"the recording {error}") from error
+        _check_seconds(self.reader.claimed_seconds or 0, self.field)
 
     def read(self) -> None:
         """Decodes the next block."""
@@ -80,14 +82,14 @@ class _Decoding:
         try:
             block = self.reader.read(block_samples)
         except AudioError as error:
-            raise InvalidArgumentError(FIELD, f"the recording {error}") from error
+            raise InvalidArgumentError(self.field, f"the recording {error}") from error
         stop = self.num_samples + len(block)
-        _check_seconds(stop / self.sample_rate)
+        _check_seconds(stop / self.sample_rate, self.field)
         self._buffer[self.num_samples : stop] = block
         self.num_samples = stop
         self.is_complete = len(block) < block_samples
         if self.is_complete and not self.num_samples:
-            raise InvalidArgumentError(FIELD, "the recording is empty")
+            raise InvalidArgumentError(self.field, "the recording is empty")
 
 
 def _slices(
@@ -99,20 +101,20 @@ def _slices(
     yield Slice(MAX_SLICE_COST, decoding.open)
     while not decoding.is_complete:
         more = decoding.samples.nbytes + block_bytes - num_reserved
-        memory.enter_context(context.decoded_memory.reserve(more, caller.client, FIELD))
+        memory.enter_context(context.decoded_memory.reserve(more, caller.client, decoding.field))
         num_reserved += more
         yield Slice(MAX_SLICE_COST, decoding.read)
 
 
-def _reader(data: bytes, spec: AudioSpec) -> AudioReader:
+def _reader(data: bytes, spec: AudioSpec, field: str) -> AudioReader:
     try:
         return AudioReader(data, spec.sample_rate)
     except AudioError as error:
-        raise InvalidArgumentError(FIELD, f"the recording {error}") from error
+        raise InvalidArgumentError(field, f"the recording {error}") from error
 
 
-def _check_seconds(seconds: float) -> None:
+def _check_seconds(seconds: float, field: str) -> None:
     if seconds > MAX_AUDIO_SECONDS:
         raise InvalidArgumentError(
-            FIELD, f"lasts more than {MAX_AUDIO_SECONDS} seconds, which are the most"
+            field, f"lasts more than {MAX_AUDIO_SECONDS} seconds, which are the most"
         )

@@ -1,5 +1,7 @@
-"""The Classify call: maps texts, pairs of texts or images to labels with scores."""
+"""The Classify call: maps texts, pairs of texts, images or recordings to labels with scores."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -7,12 +9,14 @@ import numpy as np
 from model.bundle import ScoreFunction, Task
 from server.bounds import (
     INPUT_BYTES,
+    MAX_AUDIO_BYTES,
     MAX_IMAGE_BYTES,
     MAX_IMAGES,
     MAX_INTEGER,
     MAX_LABELS,
     MAX_NAME_BYTES,
     MAX_PREFIX_BYTES,
+    MAX_RECORDINGS,
     MAX_REPLY_VALUES,
     MAX_TEXTS,
     bounded,
@@ -21,6 +25,7 @@ from server.bounds import (
 )
 from server.errors import InvalidArgumentError
 from server.service import validation
+from server.service.audio_inputs import mean_logits, prepared_recordings
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.encoder_call import EncoderCall
@@ -49,9 +54,9 @@ from server.text.windows import LongInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyRequest(ModelRequest):
-    """Has one of ``inputs``, ``pairs`` and ``images``; or ``inputs`` with an image for each.
+    """Has one of ``inputs``, ``pairs``, ``images`` and ``audio``; or ``inputs`` with an image each.
 
-    ``images`` are files, for a model that takes images.
+    ``images`` are files, for a model that takes images; so are recordings, in ``audio``.
 
     ``top_k`` limits the labels to the k best; ``None`` returns all. ``score_function`` maps logits
     to scores; ``None`` means the function that the model was trained with.
@@ -64,6 +69,7 @@ class ClassifyRequest(ModelRequest):
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
     pairs: tuple[TextPair, ...] = sized((), max_items=MAX_TEXTS)
     images: tuple[bytes, ...] = sized((), max_items=MAX_IMAGES, max_bytes=MAX_IMAGE_BYTES)
+    audio: tuple[bytes, ...] = sized((), max_items=MAX_RECORDINGS, max_bytes=MAX_AUDIO_BYTES)
     top_k: int | None = bounded(None, 1, MAX_INTEGER)
     score_function: ScoreFunction | None = None
     candidate_labels: tuple[str, ...] = sized((), max_items=MAX_LABELS, max_bytes=MAX_NAME_BYTES)
@@ -107,7 +113,7 @@ class ClassifyResult:
 async def classify(
     request: ClassifyRequest, context: ServiceContext, caller: Caller
 ) -> ClassifyResult:
-    """Classifies each text, pair or image.
+    """Classifies each text, pair, image or recording.
 
     Raises:
         ServeError: an input or option is invalid, the model is unknown or does not classify, or
@@ -123,11 +129,11 @@ async def classify(
             raise InvalidArgumentError(name, "needs candidate_labels")
     to_scores = score_function(request.score_function, model)
     num_labels = min(request.top_k or MAX_INTEGER, len(model.manifest.labels))
-    num_inputs = len(request.inputs) + len(request.pairs) + len(request.images)
+    given = (request.inputs, request.pairs, request.images, request.audio)
+    num_inputs = sum(map(len, given))
     num_values = num_inputs * num_labels
     validation.check_reply("top_k", num_values, MAX_REPLY_VALUES, "labels")
-    async with reserved(request.images, call):
-        inputs = await _prepare(request, call)
+    async with _prepared(request, call) as inputs:
         outputs = await call.run(inputs.jobs)
 
     def result() -> ClassifyResult:
@@ -137,13 +143,13 @@ async def classify(
             outputs=tuple(
                 Classification(
                     labels=_best_labels(
-                        to_scores(output.vector), model.manifest.labels, request.top_k
+                        to_scores(mean_logits(own, jobs)), model.manifest.labels, request.top_k
                     ),
                     usage=own_usage,
                     truncation=truncation,
                 )
-                for (output,), own_usage, truncation in zip(
-                    outputs, inputs.usages, inputs.truncations, strict=True
+                for own, jobs, own_usage, truncation in zip(
+                    outputs, inputs.jobs, inputs.usages, inputs.truncations, strict=True
                 )
             ),
             usage=usage,
@@ -157,7 +163,7 @@ async def _classify_by_candidates(request: ClassifyRequest, call: EncoderCall) -
     """Classifies each text by the request's labels; see :mod:`server.service.zero_shot`."""
     model, inputs, labels = call.model, request.inputs, request.candidate_labels
     entailment = Entailment.of(model.manifest.name, model.manifest.labels)
-    for name in ("pairs", "images", "score_function"):
+    for name in ("pairs", "images", "audio", "score_function"):
         if getattr(request, name):
             raise InvalidArgumentError(name, "cannot be combined with candidate_labels")
     validation.check_texts(inputs, call.context.config.max_input_bytes)
@@ -193,7 +199,20 @@ async def _classify_by_candidates(request: ClassifyRequest, call: EncoderCall) -
     return await call.build(len(tokenized), result)
 
 
+@asynccontextmanager
+async def _prepared(request: ClassifyRequest, call: EncoderCall) -> AsyncIterator[PreparedInputs]:
+    """The inputs, for the block that runs them; it holds the memory of images and recordings."""
+    if request.audio:
+        check_alone("recordings", inputs=request.inputs, pairs=request.pairs, images=request.images)
+        async with prepared_recordings(request.audio, request.length, call) as recordings:
+            yield recordings
+        return
+    async with reserved(request.images, call):
+        yield await _prepare(request, call)
+
+
 async def _prepare(request: ClassifyRequest, call: EncoderCall) -> PreparedInputs:
+    """Texts, pairs of texts, or images."""
     length = request.length
     check_given(call, request.inputs, request.pairs, request.images)
     if request.images and not (request.inputs and call.model.manifest.reads_texts):

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from model.audio import Samples
 from model.bundle import AudioSpec, CtcTokens
 from server.engine.requests.job import EncodingJob
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
-from server.service.audio_windows import AudioWindow
+from server.service.audio_windows import AudioWindow, samples_of
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.transcription_plan import MAX_WINDOWS_AT_ONCE, requested_language
@@ -42,10 +40,7 @@ class CtcPlan:
 
     def job_of(self, samples: Samples, window: AudioWindow) -> EncodingJob:
         """The job that reads a window of ``samples``; silence fills up one without a frame."""
-        own = samples[window.start : window.stop]
-        missing = (self.audio.frame_size or 0) - len(own)
-        if missing > 0:
-            own = np.pad(own, (0, missing))
+        own = samples_of(samples, window, self.audio)
         return EncodingJob(
             (),
             samples=own,

@@ -36,7 +36,7 @@ class EncoderCall:
     """The state of one encoder call, from arrival to result. One coroutine owns it.
 
     With ``is_bulk``, other requests may overtake the call's texts, and it waits where others are
-    rejected. ``started`` is the call's arrival, in seconds of ``time.monotonic``.
+    rejected. ``started``: arrival, in seconds of ``time.monotonic``. ``budget``: windows left.
     """
 
     model: Model
@@ -44,10 +44,10 @@ class EncoderCall:
     caller: Caller
     is_bulk: bool = False
     started: float = field(default_factory=time.monotonic)
-    _tokenize_seconds: float = 0.0
+    prepare_seconds: float = 0.0
     _completions: list[Completion] = field(default_factory=list)
     _num_tokens: int = 0
-    _budget: WindowBudget = field(
+    budget: WindowBudget = field(
         default_factory=lambda: WindowBudget(MAX_WINDOWS, MAX_WINDOW_TOKENS)
     )
 
@@ -122,11 +122,11 @@ class EncoderCall:
                     texts[start:stop],
                     some_pairs,
                     limit,
-                    self._budget,
+                    self.budget,
                     with_offsets=with_offsets,
                     template=template,
                 )
-                return some if reader is None else reader.read_all(some, self._budget)
+                return some if reader is None else reader.read_all(some, self.budget)
             except TooLongError as error:
                 field = path.format((start + error.index) // num_per_input)
                 raise InvalidArgumentError(field, str(error)) from error
@@ -151,12 +151,12 @@ class EncoderCall:
 
         await self._when_accepted(check)
         results = await self.context.run_slices(slices, self.caller)
-        self._tokenize_seconds += time.monotonic() - started
+        self.prepare_seconds += time.monotonic() - started
         return results
 
     def renew_window_budget(self) -> None:
         """Resets the limit of windows, for a call that encodes its texts several times."""
-        self._budget = WindowBudget(MAX_WINDOWS, MAX_WINDOW_TOKENS)
+        self.budget = WindowBudget(MAX_WINDOWS, MAX_WINDOW_TOKENS)
 
     async def run(self, jobs: Sequence[Sequence[EncodingJob]]) -> list[list[EncoderOutput]]:
         """Runs the jobs of each input. If one fails or the caller cancels, cancels the others.
@@ -297,4 +297,4 @@ class EncoderCall:
             metrics.on_phases(name, done.queue_seconds, done.prefill_seconds, done.decode_seconds)
         metrics.on_tokens(name, self._num_tokens, 0)
         usage = Usage(input_tokens=self._num_tokens)
-        return usage, Timing.of(self._completions, self._tokenize_seconds, self.started)
+        return usage, Timing.of(self._completions, self.prepare_seconds, self.started)

@@ -156,7 +156,8 @@ def image_spec(model: Model) -> ImageSpec:
     """
     manifest = model.manifest
     if manifest.image is None:
-        raise InvalidArgumentError("images", f"{manifest.name!r} takes texts, not images")
+        taken = "texts" if manifest.audio is None else "recordings"
+        raise InvalidArgumentError("images", f"{manifest.name!r} takes {taken}, not images")
     return manifest.image
 
 
@@ -177,20 +178,23 @@ async def reserved(images: Sequence[bytes], call: EncoderCall) -> AsyncIterator[
 
 
 def check_given(call: EncoderCall, *inputs: Sequence[object]) -> None:
-    """Rejects a request without inputs to a model that takes only images, naming ``images``."""
+    """Rejects a request without inputs to a model that takes only images, or only recordings."""
     if not any(inputs) and not call.model.manifest.reads_texts:
-        raise InvalidArgumentError("images", "must not be empty")
+        field = "images" if call.model.manifest.audio is None else "audio"
+        raise InvalidArgumentError(field, "must not be empty")
 
 
-def check_alone(**others: object) -> None:
+def check_alone(what: str = "images", **others: object) -> None:
     """Rejects request fields that do not apply to images: texts, and options of texts.
+
+    ``what`` names other inputs than images in errors.
 
     Raises:
         InvalidArgumentError: one of ``others`` is set; the error names the first.
     """
     for name, value in others.items():
         if value is not None and value != ():
-            raise InvalidArgumentError(name, "does not apply to images")
+            raise InvalidArgumentError(name, f"does not apply to {what}")
 
 
 def _open(data: bytes, path: str) -> Image:

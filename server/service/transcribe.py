@@ -12,7 +12,7 @@ from model.bundle import Task
 from model.config import Kind
 from server.service import validation
 from server.service.audio import decoded_audio
-from server.service.audio_windows import windows_with_sound
+from server.service.audio_windows import SAMPLES_PER_UNIT, windows_with_sound
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.ctc_plan import plan_ctc
@@ -32,8 +32,6 @@ T = TypeVar("T")
 
 # Maximum results, per task in progress, that wait for an earlier result.
 _MAX_EARLY_RESULTS = 4
-# Searching this many samples for quiet places costs 1: see :mod:`server.service.threads`.
-_SAMPLES_PER_UNIT = 384
 
 
 async def transcribe(
@@ -95,7 +93,7 @@ async def _chunks(
         windows = await context.in_thread(
             partial(windows_with_sound, samples, plan.audio),
             caller,
-            len(samples) // _SAMPLES_PER_UNIT,
+            len(samples) // SAMPLES_PER_UNIT,
         )
         prepare_seconds = time.monotonic() - started
         tasks = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from model.bundle import Task
+from model.bundle import Manifest, Task
 from model.config import Kind
 from server.bounds import MAX_ARGUMENTS_BYTES
 from server.errors import ContextLengthError, InvalidArgumentError
@@ -31,10 +31,15 @@ def check_task(model: Model, task: Task) -> None:
 def of_inputs(model: Model) -> str:
     """Describes a model's inputs, for errors, such as " of speech"; empty for texts."""
     if model.manifest.audio is not None:
-        return " of speech"
+        return f" of {_sound_of(model.manifest)}"
     if model.manifest.image is None or model.manifest.image_prompt is not None:
         return ""
     return " of texts with images" if model.manifest.reads_texts else " of images"
+
+
+def _sound_of(manifest: Manifest) -> str:
+    """What a model that takes recordings hears, for errors."""
+    return "speech" if Task.TRANSCRIBE in manifest.tasks else "recordings"
 
 
 def check_text_source(model: Model) -> None:
@@ -54,7 +59,7 @@ def check_takes_texts(model: Model, field: str, *, has_images: bool = False) -> 
     """
     manifest = model.manifest
     if not manifest.reads_texts:
-        taken = "images" if manifest.audio is None else "speech"
+        taken = "images" if manifest.audio is None else _sound_of(manifest)
         raise InvalidArgumentError(field, f"{manifest.name!r} takes {taken}, not texts")
     needs_image = manifest.image is not None and manifest.image_prompt is None
     if needs_image and not has_images:

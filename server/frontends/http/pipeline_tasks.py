@@ -74,20 +74,22 @@ def _required(inputs: PipelineInputs, name: str) -> Any:
 
 
 async def classification(model: str, call: Call[PipelineBody]) -> Response:
-    """Labels of texts, of an image, or of a text for the request's candidates."""
+    """Labels of texts, an image or a recording, or of a text for the request's candidates."""
     body, given = call.body, call.body.given
     has_candidates = given.candidate_labels is not None
     zero_shot = ("candidate_labels", "hypothesis_template", "multi_label")
     check_parameters(given, zero_shot if has_candidates else ("function_to_apply", "top_k"))
-    image = call.service.get_model(model).image
-    takes_images = image is not None and image.prompt is None
-    images: tuple[bytes, ...] = ()
-    if takes_images:
-        images = (await file_of(call, "an image"),)
+    info = call.service.get_model(model)
+    takes_images = info.image is not None and info.image.prompt is None
+    takes_file = takes_images or info.audio is not None
+    files: tuple[bytes, ...] = ()
+    if takes_file:
+        files = (await file_of(call, "an image" if takes_images else "a recording"),)
     request = ClassifyRequest(
         model=model,
-        inputs=() if takes_images else texts_of(body),
-        images=images,
+        inputs=() if takes_file else texts_of(body),
+        images=files if takes_images else (),
+        audio=() if takes_images else files,
         top_k=given.top_k,
         score_function=_SCORE_FUNCTIONS.get(given.function_to_apply or ""),
         candidate_labels=tuple(given.candidate_labels or ()),
@@ -95,7 +97,7 @@ async def classification(model: str, call: Call[PipelineBody]) -> Response:
         multi_label=bool(given.multi_label),
     )
     result = await call.service.classify(request, call.caller)
-    is_flat = takes_images or (has_candidates and isinstance(body.inputs, str))
+    is_flat = takes_file or (has_candidates and isinstance(body.inputs, str))
 
     def encode() -> Response:
         labels = [_labels(output) for output in result.outputs]

@@ -53,9 +53,9 @@ class DecodedRequest:
     """A request of the service, and the data to build its response.
 
     ``outputs`` are the names of the tensors to return. ``shape`` is the shape of the tensor with
-    the texts or images. ``streams`` says whether the request asks for a stream; ``None`` if it
-    leaves that open. ``sent`` maps fields of ``request`` to the parameter names that the client
-    used, where they differ.
+    the texts, images or recordings. ``streams`` says whether the request asks for a stream;
+    ``None`` if it leaves that open. ``sent`` maps fields of ``request`` to the parameter names that
+    the client used, where they differ.
     """
 
     task: Task
@@ -90,7 +90,7 @@ def decode_request(infer: InferRequest, manifest: Manifest) -> DecodedRequest:
         kinds = {OUTPUT_KINDS[name] for name in outputs}
         given["vectors"] = tuple(each for each in manifest.embedding.kinds if each in kinds)
     request = build_request(kind, given, infer.options)
-    place = main if main in tensors else IMAGE_INPUT
+    place = next(name for name in (main, IMAGE_INPUT, AUDIO_INPUT) if name in tensors)
     return DecodedRequest(task, request, outputs, tensors[place].shape)
 
 
@@ -196,6 +196,8 @@ def _classified(tensors: Tensors) -> dict[str, Any]:
     given = {}
     if "candidate_labels" in tensors:
         given["candidate_labels"] = tensors["candidate_labels"].texts()
+    if AUDIO_INPUT in tensors:
+        return given | {"audio": tensors[AUDIO_INPUT].files()}
     if "text_pair" not in tensors:
         return given | _texts_or_images(tensors)
     pairs = _pairs(TextPair, tensors["text_input"], tensors["text_pair"])

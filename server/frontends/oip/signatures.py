@@ -190,6 +190,7 @@ OUTPUT_KINDS = {
 # Tasks whose inputs may be images, and their inputs by whether the model also takes texts.
 _IMAGE_TASKS = frozenset({Task.CLASSIFY, Task.EMBED, Task.GENERATE})
 _IMAGE_INPUTS = {False: (_IMAGE,), True: (_TEXT, _IMAGE)}
+_RECORDINGS = TensorSpec(AUDIO_INPUT, BYTES)
 # Inputs that imply a task, because no other task of a model has them.
 _TELLING = {
     "passages": Task.RERANK,
@@ -218,8 +219,8 @@ def _tasks(tasks: tuple[ModelTask, ...], *, reads_texts: bool) -> tuple[Task, ..
 def signature_of(task: Task, manifest: Manifest) -> Signature:
     """The tensors of a model's task.
 
-    A model that takes images has an image input, instead of or beside the text. The outputs of
-    embedding depend on the model's kind of embedding.
+    A model that takes images has an image input, instead of or beside the text; a classifier of
+    recordings has them instead. The outputs of embedding depend on the model's kind of embedding.
     """
     signature = SIGNATURES[task]
     kind = manifest.embedding_kind
@@ -230,6 +231,8 @@ def signature_of(task: Task, manifest: Manifest) -> Signature:
         others = (_EMBEDDINGS[kind] for kind in embedding.kinds[1:])
         more = {spec.name: replace(spec, is_optional=True) for each in others for spec in each}
         signature = replace(signature, outputs=(*signature.outputs, *more.values()))
+    if task == Task.CLASSIFY and manifest.audio is not None:
+        return replace(signature, inputs=(_RECORDINGS,))
     if manifest.image is None or task not in _IMAGE_TASKS:
         return signature
     options = _GENERATION_OPTIONS if task == Task.GENERATE else ()
