@@ -156,10 +156,16 @@ def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats
 def _encode_speech(session: Session, windows: Sequence[SpeechWindow]) -> list[list[Floats]]:
     """Each window's output, without the frames of padding if it is one of frames."""
     lengths = np.array([len(window.samples) for window in windows], np.int32)
-    samples = np.zeros((len(windows), lengths.max()), np.int16)
+    specs = {spec.name: spec for spec in session.graph.inputs}
+    size = specs[SAMPLES].shape[1]
+    longest = size if isinstance(size, int) else int(lengths.max())
+    samples = np.zeros((len(windows), longest), np.int16)
     for row, window in zip(samples, windows, strict=True):
         row[: len(window.samples)] = window.samples
-    (output,) = session.run(**{SAMPLES: samples, NUM_SAMPLES: lengths}).values()
+    feed: dict[str, Array] = {SAMPLES: samples}
+    if NUM_SAMPLES in specs:
+        feed[NUM_SAMPLES] = lengths
+    (output,) = session.run(**feed).values()
     has_frames = output.ndim > 2
     return [
         [row[: len(window)] if has_frames else row]

@@ -89,14 +89,19 @@ class ImageEncoder(nn.Module):
 
 
 class WaveformEncoder(nn.Module):
-    """``encode`` of a model of speech; returns the head's output."""
+    """``encode`` of a model of recordings; returns the head's output.
+
+    ``num_samples`` is left out if the model reads windows of one length with their silence.
+    """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, samples: Tensor, num_samples: Tensor) -> list[Tensor]:
-        encoded = self.model.encode_waveforms(Waveforms(samples, num_samples))
+    def forward(self, samples: Tensor, num_samples: Tensor | None = None) -> list[Tensor]:
+        whole = Waveforms.whole(samples)
+        waveforms = whole if num_samples is None else Waveforms(samples, num_samples)
+        encoded = self.model.encode_waveforms(waveforms)
         return [self.model.pool(encoded.hidden, encoded.lengths)]
 
 
@@ -204,7 +209,7 @@ def _wrapper(name: str, graph: GraphSpec, model: Transformer) -> nn.Module:
         writes_text = model.config.kind == Kind.ENCODER_DECODER
         return ImageSourceEncoder(model) if writes_text else ImageEncoder(model)
     is_encoder = model.config.kind == Kind.ENCODER
-    if model.config.audio is not None or model.config.waveform is not None:
+    if model.config.reads_recordings:
         return WaveformEncoder(model) if is_encoder else SpeechEncoder(model)
     return HeadedEncoder(model) if is_encoder else SourceEncoder(model)
 

@@ -271,4 +271,5 @@ def _compare_encoder(
         tokens_equal=0,
         cosine=worst_cosine([row[0] for row in actual], [row[0] for row in expected]),
         encoder_inputs=inputs,
+        least_tolerance=TOLERANCE if model.config.audio is None else SPEECH_TOLERANCE,
     )

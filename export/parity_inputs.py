@@ -13,8 +13,8 @@ from export.image_sources import ImageReader, ImageSource
 from export.importers.samples import ENGLISH_TEXTS
 from export.prompt_images import PlacedImage
 from export.speech import SENTENCES, Source, SpeechReader, SpeechWindow, encoder_windows
-from model.bundle import SpecialTokens
-from model.config import Kind, WaveformConfig
+from model.bundle import AudioSpec, SpecialTokens
+from model.config import Kind
 
 NUM_STEPS = 32
 # For a large model: every step, and every row in the eager module, reads gigabytes.
@@ -26,6 +26,7 @@ NUM_IMAGE_SOURCES = 4  # images of an encoder-decoder
 NUM_FORCED = 3
 NUM_SENTENCES = 3  # windows of speech for an encoder
 NUM_WINDOWS = 2  # windows of speech; there is also a silent one
+SHORT_SAMPLES = 400  # of a window of a model without frames
 SEED = 20170612
 
 
@@ -44,8 +45,8 @@ def parity_rows(checkpoint: Checkpoint) -> list[list[int]]:
 def encoder_inputs(checkpoint: Checkpoint) -> EncoderInputs:
     """:func:`parity_rows` for an encoder; images, one of them black; rows with images; speech."""
     config = checkpoint.config
-    if config.waveform is not None:
-        return EncoderInputs([], None, speech=_speech(checkpoint, config.waveform))
+    if checkpoint.audio is not None:
+        return EncoderInputs([], None, speech=_speech(checkpoint.audio))
     if config.patches is None:
         return EncoderInputs.of(config, parity_rows(checkpoint))
     images = checkpoint.images(NUM_IMAGES, SEED)
@@ -58,11 +59,11 @@ def encoder_inputs(checkpoint: Checkpoint) -> EncoderInputs:
     )
 
 
-def _speech(checkpoint: Checkpoint, config: WaveformConfig) -> list[SpeechWindow]:
+def _speech(spec: AudioSpec) -> list[SpeechWindow]:
     """Windows of several lengths: one of a single frame, speech, and one that ends in silence."""
-    windows = encoder_windows(checkpoint.audio, SENTENCES, NUM_SENTENCES)
-    samples = windows[0].samples
-    short = SpeechWindow(samples[config.frame_size : 2 * config.frame_size], 1, [])
+    windows = encoder_windows(spec, SENTENCES, NUM_SENTENCES)
+    samples, size = windows[0].samples, spec.frame_size or SHORT_SAMPLES
+    short = SpeechWindow(samples[size : 2 * size], spec.tokens_of(size), [])
     silenced = samples.copy()
     silenced[len(samples) // 2 :] = 0
     return [*windows, short, SpeechWindow(silenced, len(windows[0]), [])]

@@ -34,7 +34,7 @@ ROUTERS = ("feed_forward.router.weight", "feed_forward.shared.gate.weight")
 SENSITIVE = "feed_forward.output.weight"
 OUTPUT = "head.output.weight"
 # Small, and their inputs or outputs span many orders of magnitude.
-SIGNAL = ("audio.spectrogram.", "embedding.first_convolution.")
+SIGNAL = ("spectrogram.", "embedding.first_convolution.")
 TOKEN_IDS = "token_ids"
 
 MATMULS: dict[WeightFormat, Callable[[Tape, ir.Value, str, Weight], ir.Value]] = {

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from model.bundle import Dtype, GraphSpec, Shape, StateRole, StateSpec, TensorSpec
+from model.bundle import Dtype, GraphSpec, StateRole, StateSpec, TensorSpec
 from model.config import (
     AttentionConfig,
     HeadKind,
@@ -155,6 +155,19 @@ def _pixels(patches: PatchConfig) -> TensorSpec:
     return TensorSpec(name=PIXELS, dtype=Dtype.UINT8, shape=shape)
 
 
+def _recordings(config: ModelConfig) -> list[TensorSpec]:
+    """Windows of samples, and their lengths unless silence fills them up for the model, too."""
+
+    def samples(size: int | str) -> TensorSpec:
+        return TensorSpec(name=SAMPLES, dtype=Dtype.INT16, shape=("batch", size))
+
+    if config.audio is not None:
+        return [samples(config.audio.num_samples)]
+    if config.spectrogram is not None:
+        return [samples(config.spectrogram.num_samples), _lengths(NUM_SAMPLES)]
+    return [] if config.waveform is None else [samples("samples"), _lengths(NUM_SAMPLES)]
+
+
 def _chosen_logits(config: ModelConfig) -> TensorSpec:
     return TensorSpec(name="logits", dtype=Dtype.FLOAT32, shape=("chosen", config.vocabulary_size))
 
@@ -210,13 +223,7 @@ def _encode(config: ModelConfig) -> GraphSpec:
         inputs.append(_lengths(ATTENDED_LENGTHS))
     if config.patches is not None:
         inputs.append(_pixels(config.patches))
-    if config.audio is not None:
-        shape: Shape = ("batch", config.audio.num_samples)
-        inputs.append(TensorSpec(name=SAMPLES, dtype=Dtype.INT16, shape=shape))
-    if config.waveform is not None:
-        shape = ("batch", "samples")
-        inputs.append(TensorSpec(name=SAMPLES, dtype=Dtype.INT16, shape=shape))
-        inputs.append(_lengths(NUM_SAMPLES))
+    inputs += _recordings(config)
     source_length = _source_length(config)
     outputs = [
         TensorSpec(

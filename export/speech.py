@@ -119,11 +119,11 @@ class SpeechReader:
 
 
 def encoder_windows(spec: AudioSpec | None, names: Iterable[str], count: int) -> list[SpeechWindow]:
-    """``count`` windows for an encoder of speech: recordings alone, then joined, without padding.
+    """``count`` windows for an encoder: recordings alone, then joined, without padding.
 
-    Empty for other models.
+    Empty for models that take no recordings.
     """
-    if spec is None or not spec.has_frames:
+    if spec is None:
         return []
     cut = [joined(some, spec.sample_rate)[: spec.num_samples] for some in alone_and_joined(names)]
     return [SpeechWindow(samples, spec.tokens_of(len(samples)), []) for samples in cut[:count]]

@@ -6,7 +6,7 @@ from typing import TypeVar
 from export.errors import UnsupportedError
 from export.readers.fields import Fields
 from model.bundle import Device, Precision
-from model.config import ModelConfig
+from model.config import Kind, ModelConfig
 from model.recurrent_config import CellKind
 
 _T = TypeVar("_T")
@@ -52,7 +52,7 @@ def check_device_supported(config: ModelConfig, device: Device, precision: Preci
             "--device cuda: relative positions of values need the weights of attention, which ONNX "
             "Runtime's operator returns on CPUs only"
         )
-    if device == Device.CUDA and config.waveform is not None:
+    if device == Device.CUDA and config.kind == Kind.ENCODER and config.reads_recordings:
         raise UnsupportedError("--device cuda: encoders of speech are supported on CPUs only")
     if device == Device.CUDA and config.vision is not None:
         raise UnsupportedError("--device cuda: images in prompts are supported on CPUs only")

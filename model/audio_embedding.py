@@ -68,8 +68,9 @@ class AudioEmbedding(FirstEmbedding):
         self.second_convolution = Linear(3 * model.hidden_size, model.hidden_size, bias=True)
 
     def look_up(self, inputs: Tensor) -> Tensor:
-        """Samples ``[batch, samples]``, int16, to ``[batch, tokens, size]``."""
-        x = self.spectrogram(inputs)
+        """Samples ``[batch, samples]``, int16, up to a window, to ``[batch, tokens, size]``."""
+        num_missing = self.spectrogram.config.num_samples - inputs.shape[1]
+        x = self.spectrogram(functional.pad(inputs, (0, num_missing)) if num_missing else inputs)
         x = functional.gelu(self.first_convolution(neighbours(x)))
         return functional.gelu(self.second_convolution(neighbours(x, stride=2)))
 

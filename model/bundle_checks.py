@@ -89,18 +89,22 @@ def check_image(manifest: Manifest, image: ImageSpec, label: str) -> None:
 
 
 def check_speech(manifest: Manifest, audio: AudioSpec, label: str) -> None:
-    """Rejects an encoder of speech whose graph takes or returns something else."""
+    """Rejects an encoder of recordings whose graph takes or returns something else."""
     transcribes = Task.TRANSCRIBE in manifest.tasks
-    if not audio.frame_size or not audio.hop_size or (transcribes and not manifest.ctc):
+    if transcribes and not (audio.hop_size and manifest.ctc):
         raise BundleError(f"{label}: an encoder of speech needs audio.hop_size and ctc")
-    if audio.num_samples < audio.frame_size:
+    if bool(audio.frame_size) != bool(audio.hop_size):
+        raise BundleError(f"{label}: audio: only one of frame_size and hop_size is given")
+    if audio.num_samples < (audio.frame_size or 0):
         raise BundleError(f"{label}: audio: a window is shorter than a frame")
     if audio.tokens_of(audio.num_samples) != audio.num_tokens:
         raise BundleError(f"{label}: audio: a window does not have {audio.num_tokens} frames")
     graph = manifest.graphs.get("encode")
     inputs = () if graph is None else tuple((x.name, x.dtype, x.shape) for x in graph.inputs)
-    samples = (SAMPLES, Dtype.INT16, ("batch", "samples"))
-    if inputs != (samples, (NUM_SAMPLES, Dtype.INT32, ("batch",))):
+    size = "samples" if audio.has_frames else audio.num_samples
+    samples = (SAMPLES, Dtype.INT16, ("batch", size))
+    lengths = (NUM_SAMPLES, Dtype.INT32, ("batch",))
+    if inputs != (samples, lengths) and (audio.has_frames or inputs != (samples,)):
         raise BundleError(f"{label}: audio: the graph encode does not take {audio}")
     outputs = () if graph is None else tuple(x.shape for x in graph.outputs)
     if transcribes and outputs != (("batch", "length", manifest.dimensions.vocabulary_size),):

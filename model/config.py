@@ -19,6 +19,7 @@ from model.norm_config import NormConfig
 from model.position_config import ConfigStruct, PositionConfig
 from model.recurrent_config import RecurrentConfig
 from model.rereading_config import RereadingConfig
+from model.spectrogram_config import SpectrogramConfig
 from model.stack_config import AttentionConfig, FeedForwardConfig, LayerConfig, StackConfig
 from model.variants import (
     LINEAR_SCORES,
@@ -65,6 +66,7 @@ __all__ = [
     "ScoreKind",
     "SharedExpertConfig",
     "ShortConvolutionConfig",
+    "SpectrogramConfig",
     "StackConfig",
     "VisionConfig",
     "WaveformConfig",
@@ -128,10 +130,10 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
 
     An encoder has a ``decoder`` only with ``rereading``. An encoder-decoder has either ``encoder``
     and ``decoder``, or ``recurrent``. An encoder with ``patches`` reads images; it has no
-    vocabulary, unless an ``image_stream`` reads them beside the text. An encoder with ``waveform``
-    reads speech; its vocabulary is what its head predicts for each frame. A decoder with ``vision``
-    reads images in its prompts. An encoder-decoder with ``patches`` or ``audio`` reads images or
-    speech and writes text.
+    vocabulary, unless an ``image_stream`` reads them beside the text. An encoder with ``waveform``,
+    ``spectrogram`` or ``audio`` reads recordings; its vocabulary is what its head predicts for each
+    frame, if it does. A decoder with ``vision`` reads images in its prompts. An encoder-decoder
+    with ``patches`` or ``audio`` reads images or speech and writes text.
     """
 
     kind: Kind
@@ -147,6 +149,7 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     vision: VisionConfig | None = None
     audio: AudioConfig | None = None
     waveform: WaveformConfig | None = None
+    spectrogram: SpectrogramConfig | None = None
     rereading: RereadingConfig | None = None
     head: HeadConfig
 
@@ -174,4 +177,10 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     def reads_texts(self) -> bool:
         """Whether the first stack takes token ids."""
         reads_images = self.patches is not None and self.image_stream is None
-        return not reads_images and self.audio is None and self.waveform is None
+        return not reads_images and not self.reads_recordings
+
+    @property
+    def reads_recordings(self) -> bool:
+        """Whether the first stack takes samples."""
+        inputs = (self.audio, self.waveform, self.spectrogram)
+        return any(config is not None for config in inputs)

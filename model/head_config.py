@@ -21,6 +21,7 @@ class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
     bias: bool = False
     tied: bool = False  # the output matrix is the token embedding
     pooling: PoolingKind | None = None
+    pooled_norm: NormConfig | None = None  # of the pooled vector, before the dense layers (AST)
     pools_last: bool = False  # after the dense layers, which run on every token (EuroBERT)
     normalize: bool = False
     dense: tuple[DenseConfig, ...] = ()

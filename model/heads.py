@@ -50,12 +50,15 @@ class _PooledHead(_Head):
         if self.pools_last and model.head.pooling not in POOLINGS:
             raise ValueError(f"the pooling {model.head.pooling} comes before dense layers")
         self.pool = make_pooling(model)
+        self.pooled_norm: nn.Module = nn.Identity()
+        if model.head.pooled_norm is not None:
+            self.pooled_norm = make_norm(pooled_size(model), model.head.pooled_norm)
 
     def vectors(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """The pooled vector of each row after the dense layers, ``[batch, size]``."""
         if self.pools_last:
             return self.pool(self.dense(hidden), lengths)
-        vectors: Tensor = self.dense(self.pool(hidden, lengths))
+        vectors: Tensor = self.dense(self.pooled_norm(self.pool(hidden, lengths)))
         return vectors
 
 

@@ -71,7 +71,7 @@ POOLINGS: dict[PoolingKind, Pooling] = {
 
 
 class ImagePooling(nn.Module):
-    """The base of image poolings; the first ``num_class_tokens`` vectors are not of patches."""
+    """The base of poolings of patches; the first ``num_class_tokens`` vectors are of none."""
 
     def __init__(self, num_class_tokens: int) -> None:
         super().__init__()
@@ -97,6 +97,13 @@ class ClassTokens(ImagePooling):
 
     def forward(self, hidden: Tensor, _lengths: Tensor) -> Tensor:
         return hidden[:, : self.num_class_tokens].flatten(1)
+
+
+class ClassTokenMean(ImagePooling):
+    """The mean of all class tokens' vectors (Gong et al. 2021, AST)."""
+
+    def forward(self, hidden: Tensor, _lengths: Tensor) -> Tensor:
+        return hidden[:, : self.num_class_tokens].mean(1)
 
 
 class AttentionPooling(nn.Module):
@@ -132,6 +139,7 @@ IMAGE_POOLINGS: dict[PoolingKind, type[ImagePooling]] = {
     PoolingKind.PATCH_MEAN: PatchMean,
     PoolingKind.CLASS_AND_PATCH_MEAN: ClassAndPatchMean,
     PoolingKind.CLASS_TOKENS: ClassTokens,
+    PoolingKind.CLASS_TOKEN_MEAN: ClassTokenMean,
 }
 
 
@@ -146,11 +154,12 @@ def make_pooling(model: ModelConfig) -> Pooling:
         raise ValueError(f"a head for {model.head.kind} needs a pooling")
     if kind in POOLINGS:
         return POOLINGS[kind]
-    if model.patches is None:
-        raise ValueError(f"the pooling {kind} is of images")
+    patches = model.patches or model.spectrogram
+    if patches is None:
+        raise ValueError(f"the pooling {kind} is of images and spectrograms")
     if kind == PoolingKind.ATTENTION:
         return AttentionPooling(model)
-    return IMAGE_POOLINGS[kind](model.patches.num_class_tokens)
+    return IMAGE_POOLINGS[kind](patches.num_class_tokens)
 
 
 def pooled_size(model: ModelConfig) -> int:

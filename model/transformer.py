@@ -24,6 +24,7 @@ from model.layers import full_lengths
 from model.mixer_state import State
 from model.recurrent import RecurrentDecoder, RecurrentEncoder
 from model.rereading import RereadingDecoder, shifted
+from model.spectrogram import SpectrogramEmbedding
 from model.stacks import Decoder, Encoder
 from model.vision import ImageVectors, VisionTower
 from model.waveform import WaveformEmbedding, Waveforms
@@ -55,19 +56,15 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, kernels: ModelKernels = EAGER) -> None:
         super().__init__()
         self.config = config
-        self.embedding: FirstEmbedding
+        self.embedding = _first_embedding(config)
         self.images: ImageEmbedding | None = None
         source = config  # as the encoder has it
         if config.patches is not None and config.kind == Kind.ENCODER_DECODER:
             source = images_config(config, config.patches, config.encoder_size)
             self.images = ImageEmbedding(source, config.patches)
-        if config.waveform is not None:
-            self.embedding = WaveformEmbedding(config, config.waveform)
-        elif config.patches is None or config.image_stream is not None or self.images is not None:
-            self.embedding = TokenEmbedding(config)
-        else:
-            self.embedding = ImageEmbedding(config, config.patches)
-        self.audio = None if config.audio is None else AudioEmbedding(config, config.audio)
+        self.audio: AudioEmbedding | None = None
+        if config.audio is not None and config.kind == Kind.ENCODER_DECODER:
+            self.audio = AudioEmbedding(config, config.audio)
         self.target_tokens: TargetTokens | None = None
         if config.embedding.separate_tokens:
             self.target_tokens = TargetTokens(config)
@@ -136,12 +133,18 @@ class Transformer(nn.Module):
         return hidden
 
     def encode_waveforms(self, waveforms: Waveforms) -> EncodedFrames:
-        """Windows of speech to hidden vectors."""
-        if not isinstance(self.embedding, WaveformEmbedding):
-            raise TypeError("this model does not read waveforms")
-        lengths = self.embedding.num_frames(waveforms.lengths)
-        x = self.embedding.embed_waveforms(waveforms)
-        return EncodedFrames(self.encoder(x, lengths), lengths)
+        """Windows of recordings to hidden vectors."""
+        if isinstance(self.embedding, WaveformEmbedding):
+            lengths = self.embedding.num_frames(waveforms.lengths)
+            x = self.embedding.embed_waveforms(waveforms)
+            return EncodedFrames(self.encoder(x, lengths), lengths)
+        if isinstance(self.embedding, SpectrogramEmbedding):
+            x = self.embedding.embed_waveforms(waveforms)
+        elif isinstance(self.embedding, AudioEmbedding):
+            x = self.embedding.embed(waveforms.samples)
+        else:
+            raise TypeError("this model does not read recordings")
+        return EncodedFrames(self.encoder(x, full_lengths(x)), full_lengths(x))
 
     def encode_pairs(
         self,
@@ -256,6 +259,20 @@ class Transformer(nn.Module):
         table = self.embedding.tokens if self.target_tokens is None else self.target_tokens.tokens
         logits: Tensor = self.head(hidden, table.weight)
         return logits
+
+
+def _first_embedding(config: ModelConfig) -> FirstEmbedding:
+    """The embedding of an encoder's inputs, or of tokens."""
+    writes_text = config.kind == Kind.ENCODER_DECODER
+    if config.waveform is not None:
+        return WaveformEmbedding(config, config.waveform)
+    if config.spectrogram is not None:
+        return SpectrogramEmbedding(config, config.spectrogram)
+    if config.audio is not None and not writes_text:
+        return AudioEmbedding(config, config.audio)
+    if config.patches is None or config.image_stream is not None or writes_text:
+        return TokenEmbedding(config)
+    return ImageEmbedding(config, config.patches)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -92,6 +92,7 @@ class PoolingKind(StrEnum):
     PATCH_MEAN = "patch_mean"  # this and the following are for images: see :mod:`model.pooling`
     CLASS_AND_PATCH_MEAN = "class_and_patch_mean"
     CLASS_TOKENS = "class_tokens"
+    CLASS_TOKEN_MEAN = "class_token_mean"
     ATTENTION = "attention"
 
 

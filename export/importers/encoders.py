@@ -22,8 +22,9 @@ from export.importers.support import bundle_name
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
 from export.tokenization.none import NO_TOKENIZER
+from model.audio_config import AudioConfig
 from model.bundle import SpecialTokens, Task
-from model.config import EmbeddingConfig, Kind, ModelConfig, StackConfig
+from model.config import EmbeddingConfig, Kind, ModelConfig, SpectrogramConfig, StackConfig
 from model.image_config import PatchConfig
 from model.position_config import PositionConfig
 from model.rereading_config import RereadingConfig
@@ -52,6 +53,8 @@ class Body:
     rereading: RereadingConfig | None = None
     patches: PatchConfig | None = None
     waveform: WaveformConfig | None = None
+    spectrogram: SpectrogramConfig | None = None
+    audio: AudioConfig | None = None
     table: tuple[Rename, ...]
     ignored: tuple[str, ...] = ()
     ignored_heads: tuple[str, ...] = ()
@@ -100,7 +103,8 @@ def assemble(
 def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -> Checkpoint:
     """``body`` with ``head``, ready for a bundle; errors as in :func:`assemble`."""
     config = folder.config
-    reads_texts = body.patches is None and body.waveform is None
+    inputs = (body.patches, body.waveform, body.spectrogram, body.audio)
+    reads_texts = all(given is None for given in inputs)
     has_vocabulary = reads_texts or Task.TRANSCRIBE in head.tasks
     has_unattended = _has_unattended(head)
     if has_unattended and not body.allows_unattended:
@@ -119,6 +123,8 @@ def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -
         rereading=body.rereading,
         patches=body.patches,
         waveform=body.waveform,
+        spectrogram=body.spectrogram,
+        audio=body.audio,
         head=head.config,
     )
     start = f"{body.base}."

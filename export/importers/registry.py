@@ -10,6 +10,7 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.head_padding import pad_heads
 from export.importers.adapted import adapted_folder
+from export.importers.ast import import_ast
 from export.importers.bart import import_bart
 from export.importers.blenderbot import import_blenderbot, import_blenderbot_small
 from export.importers.blip import import_blip
@@ -82,6 +83,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "metaclip_2_text_model": import_metaclip_2_text,
     "metaclip_2_vision_model": import_metaclip_2_vision,
     "deit": import_deit,
+    "audio-spectrogram-transformer": import_ast,
     "data2vec-audio": import_data2vec_audio,
     "dinov2": import_dinov2,
     "dinov2_with_registers": import_dinov2_with_registers,

@@ -130,7 +130,7 @@ def preprocessing(patches: PatchConfig, processor: ImageProcessor) -> ImageSpec:
 
 def patch_map(source: str, *, bias: bool = True) -> list[Rename]:
     """The convolution ``source`` as a linear map of flattened patches."""
-    return linear("embedding.patches", source, bias=bias, rows=_flat_patches)
+    return linear("embedding.patches", source, bias=bias, rows=flat_patches)
 
 
 def class_tokens(*sources: str) -> Rename:
@@ -231,7 +231,7 @@ def _pair(config: Fields, name: str, default: int) -> tuple[int, int]:
     return (config.positive(name, default),) * 2
 
 
-def _flat_patches(weight: Tensor) -> Tensor:
+def flat_patches(weight: Tensor) -> Tensor:
     """A convolution's ``[outputs, channels, rows, columns]`` as a map of flattened patches."""
     return weight if weight.ndim == 1 else weight.permute(0, 2, 3, 1).flatten(1)
 

@@ -1,7 +1,7 @@
 """Whisper (Radford et al. 2022): layers, weights with the names of ``transformers``, tokens."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,6 @@ def model_config(sizes: WhisperSizes, origin: str) -> ModelConfig:
     Raises:
         SourceError: the sizes are inconsistent.
     """
-    encoder = _layer(sizes, sizes.encoder_heads, sizes.encoder_inner_size, origin)
     decoder = _layer(sizes, sizes.decoder_heads, sizes.decoder_inner_size, origin, cross=True)
     return ModelConfig(
         kind=Kind.ENCODER_DECODER,
@@ -76,11 +75,17 @@ def model_config(sizes: WhisperSizes, origin: str) -> ModelConfig:
         hidden_size=sizes.hidden_size,
         position=PositionConfig(kind=PositionKind.LEARNED, max_positions=sizes.max_target_tokens),
         embedding=EmbeddingConfig(),
-        encoder=StackConfig(layers=(encoder,) * sizes.encoder_layers, final_norm=NORM),
+        encoder=encoder_stack(sizes, origin),
         decoder=StackConfig(layers=(decoder,) * sizes.decoder_layers, final_norm=NORM),
         audio=sizes.audio,
         head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True),
     )
+
+
+def encoder_stack(sizes: WhisperSizes, origin: str) -> StackConfig:
+    """The encoder with these sizes; ``origin`` and errors as for :func:`model_config`."""
+    layer = _layer(sizes, sizes.encoder_heads, sizes.encoder_inner_size, origin)
+    return StackConfig(layers=(layer,) * sizes.encoder_layers, final_norm=NORM)
 
 
 def model_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -183,20 +188,32 @@ def _table(config: ModelConfig) -> list[Rename]:
         Rename("embedding.tokens.weight", (TOKENS,)),
         Rename("embedding.positions.weight", ("model.decoder.embed_positions.weight",)),
     ]
-    for number, target in ((1, "first"), (2, "second")):
-        name, source = f"audio.{target}_convolution", f"model.encoder.conv{number}"
-        table.append(Rename(f"{name}.weight", (f"{source}.weight",), as_linear_map))
-        table.append(Rename(f"{name}.bias", (f"{source}.bias",)))
+    table += convolution_table("audio", "model.encoder.")
     for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        layers = () if stack is None else stack.layers
-        for index, layer in enumerate(layers):
-            table += [entry.at(index) for entry in _layer_table(side, layer)]
-        table += affine(f"{side}.final_norm", f"model.{side}.layer_norm")
+        table += stack_table(side, f"model.{side}.", () if stack is None else stack.layers)
     return table
 
 
-def _layer_table(side: str, layer: LayerConfig) -> list[Rename]:
-    target, source = f"{side}.layers.{{n}}", f"model.{side}.layers.{{n}}"
+def convolution_table(target: str, prefix: str) -> list[Rename]:
+    """The weights of both convolutions of the module ``target``; ``prefix``: of the sources."""
+    table: list[Rename] = []
+    for number, order in ((1, "first"), (2, "second")):
+        name, source = f"{target}.{order}_convolution", f"{prefix}conv{number}"
+        table.append(Rename(f"{name}.weight", (f"{source}.weight",), as_linear_map))
+        table.append(Rename(f"{name}.bias", (f"{source}.bias",)))
+    return table
+
+
+def stack_table(side: str, prefix: str, layers: Sequence[LayerConfig]) -> list[Rename]:
+    """The weights of the layers of ``side``, and of the last norm; ``prefix``: of the sources."""
+    table: list[Rename] = []
+    for index, layer in enumerate(layers):
+        table += [entry.at(index) for entry in _layer_table(side, prefix, layer)]
+    return table + affine(f"{side}.final_norm", f"{prefix}layer_norm")
+
+
+def _layer_table(side: str, prefix: str, layer: LayerConfig) -> list[Rename]:
+    target, source = f"{side}.layers.{{n}}", f"{prefix}layers.{{n}}"
     own, cross = f"{source}.self_attn", f"{source}.encoder_attn"
     table = [
         *_packed(f"{target}.mixer.qkv", f"{own}.q_proj", f"{own}.k_proj", f"{own}.v_proj"),

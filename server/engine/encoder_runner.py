@@ -57,6 +57,8 @@ class EncoderRunner:
         is_sparse: bool = False,
     ) -> None:
         self._inputs = {tensor.name for tensor in spec.inputs}
+        sizes = [tensor.shape[1] for tensor in spec.inputs if tensor.name == SAMPLES]
+        self._window_samples = next((size for size in sizes if isinstance(size, int)), None)
         self._output = spec.outputs[0]
         self._token_outputs = [x.name for x in spec.outputs if x.name in TOKEN_OUTPUTS]
         self._graph = graph
@@ -141,7 +143,9 @@ class EncoderRunner:
         if ADAPTERS in self._inputs:
             inputs[ADAPTERS] = adapters_of(jobs)
         if SAMPLES in self._inputs:
-            return inputs | pad_samples([job.samples for job in jobs if job.samples is not None])
+            windows = [job.samples for job in jobs if job.samples is not None]
+            padded = pad_samples(windows, self._window_samples)
+            return inputs | {name: x for name, x in padded.items() if name in self._inputs}
         if "token_ids" not in self._inputs:
             return inputs
         ids, lengths = pad([job.token_ids for job in jobs])

@@ -250,10 +250,13 @@ def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
     return ids, lengths
 
 
-def pad_samples(windows: Sequence[Array]) -> dict[str, Array]:
-    """The inputs of an encoder of speech: windows ``[samples]``, right-padded with silence."""
+def pad_samples(windows: Sequence[Array], size: int | None = None) -> dict[str, Array]:
+    """The inputs of an encoder of recordings: windows ``[samples]``, right-padded with silence.
+
+    ``size``: samples of each window in the graph; None: as many as the longest one has.
+    """
     lengths = np.array([len(samples) for samples in windows], np.int32)
-    samples = np.zeros((len(windows), int(lengths.max())), np.int16)
+    samples = np.zeros((len(windows), size or int(lengths.max())), np.int16)
     for row, window in zip(samples, windows, strict=True):
         row[: len(window)] = window
     return {SAMPLES: samples, NUM_SAMPLES: lengths}
