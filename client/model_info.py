@@ -208,7 +208,7 @@ class Model:
     image: ImageInfo | None = None
     """Only for models that take images; those with a vocabulary take a text with each image."""
     audio: AudioInfo | None = None
-    """Only for speech models."""
+    """Only for models that take recordings."""
     max_source_length: int = 0
     """Length limit of an encoder-decoder's source in tokens; 0: as ``max_length``."""
     base_model: str = ""

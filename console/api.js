@@ -1,6 +1,6 @@
 // Calls to the server's HTTP port, at the address of this page.
 
-import { Picture } from "./pictures.js";
+import { EncodedFile } from "./pictures.js";
 
 /** The server needs a token, or rejects the one that it got. */
 export class TokenNeeded extends Error {}
@@ -98,7 +98,7 @@ export function curl({ path, body }) {
   if (body instanceof FormData) return curlOfForm(path, body);
   const names = [];
   const data = JSON.stringify(body, function shorten(key, value) {
-    return this[key] instanceof Picture ? `\0${names.push(this[key].name) - 1}\0` : value;
+    return this[key] instanceof EncodedFile ? `\0${names.push(this[key].name) - 1}\0` : value;
   });
   const start = `curl ${location.origin}${path} -H 'content-type: application/json' -d`;
   if (names.length === 0) return `${start} ${quoted(data)}`;

@@ -24,8 +24,11 @@ function showModels(models) {
   }));
 }
 
-function sizeOf({ kind, image, audio, max_model_len }) {
-  if (audio) return `speech, in windows of ${audio.window_seconds} s`;
+function sizeOf({ kind, image, audio, tasks, max_model_len }) {
+  if (audio) {
+    const heard = tasks.includes("transcribe") ? "speech" : "recordings";
+    return `${heard}, in windows of ${audio.window_seconds} s`;
+  }
   return image && kind !== "decoder" ? `images of ${image.width} × ${image.height} pixels`
     : `up to ${max_model_len.toLocaleString("en")} tokens`;
 }

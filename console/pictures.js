@@ -1,9 +1,9 @@
-// Files with pictures: a field to choose them, with a preview, and what a request has of them.
+// Files with pictures: a field to choose them, with a preview, and what a request has of files.
 
 import { element } from "./elements.js";
 
 /** A file; in JSON, it is its base64. `address`: a `data:` address of it. */
-export class Picture {
+export class EncodedFile {
   constructor(name, address) {
     this.name = name;
     this.address = address;
@@ -14,14 +14,14 @@ export class Picture {
   }
 }
 
-async function read(file) {
+export async function read(file) {
   const reader = new FileReader();
   await new Promise((resolve, reject) => {
     reader.onload = resolve;
     reader.onerror = () => reject(reader.error);
     reader.readAsDataURL(file);
   });
-  return new Picture(file.name, reader.result);
+  return new EncodedFile(file.name, reader.result);
 }
 
 /**

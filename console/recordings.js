@@ -1,6 +1,7 @@
 // Recordings: a field to choose a file or to record one, with a player.
 
 import { element, labelled } from "./elements.js";
+import { read } from "./pictures.js";
 
 const TYPES = "audio/*,.wav,.flac,.mp3,.ogg,.opus,.mp4,.m4a,.webm";
 
@@ -20,18 +21,19 @@ async function record(onend) {
 }
 
 /**
- * A control to choose a recording. The property `recording` of its input has the file; when that
- * changes, the input sends the event `input`.
+ * A control to choose a recording. The property `recording` of its input has the file, `encoded` what a
+ * request in JSON has of it; when they change, the input sends the event `input`.
  */
 export function recordingField(label, properties) {
   const player = element("audio", { controls: true, hidden: true });
-  const input = element("input", { ...properties, type: "file", accept: TYPES, recording: null });
+  const input = element("input", { ...properties, type: "file", accept: TYPES, recording: null, encoded: null });
   const button = element("button", { type: "button" }, "Record");
   const note = element("span", { className: "error" });
   let stop = null;  // ends the recording in progress
 
-  function take(file) {
+  async function take(file) {
     input.recording = file;
+    input.encoded = file && await read(file);
     URL.revokeObjectURL(player.src);
     player.hidden = !file;
     if (file) player.src = URL.createObjectURL(file);

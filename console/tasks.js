@@ -173,6 +173,17 @@ const IMAGE_TASKS = {
     show: TASKS.classify.show,
   },
 };
+/** The task of classifiers of recordings. */
+const CLASSIFY_RECORDING = {
+  title: "Classify",
+  fields: {
+    audio_input: { label: "Recording", type: "recording", isEncoded: true },
+    top_k: number("Labels", 5),
+  },
+  request: (model, { audio_input, top_k }) => (
+    inferRequest(model.id, { audio_input: audio_input ? [audio_input] : [] }, { top_k })),
+  show: TASKS.classify.show,
+};
 /** The task of models of texts with images. */
 const TEXT_AND_IMAGE = {
   title: "Classify",
@@ -184,6 +195,7 @@ const TEXT_AND_IMAGE = {
 
 function taskOf(model, name) {
   if (name === "embed" && model.embedding?.kind === "multi_vector") return lateInteraction;
+  if (model.audio && name === "classify") return CLASSIFY_RECORDING;
   if (!model.image || model.kind === "decoder") return TASKS[name];
   return model.image.with_text ? TEXT_AND_IMAGE : IMAGE_TASKS[name];
 }
@@ -216,17 +228,17 @@ export function taskForm(model, name) {
   const history = [];
   let running = null;  // aborts the call
 
-  function valueOf(key, type) {
-    const { value, checked, pictures: chosen, recording } = form.elements[key];
+  function valueOf(key, { type, isEncoded }) {
+    const { value, checked, pictures: chosen, recording, encoded } = form.elements[key];
     if (type === "file") return chosen;
-    if (type === "recording") return recording;
+    if (type === "recording") return isEncoded ? encoded : recording;
     if (type === "checkbox") return checked;
     return type === "number" ? Number(value) : value;
   }
 
   function values() {
-    return Object.fromEntries(Object.entries(task.fields).map(([key, { type }]) => (
-      [key, valueOf(key, type)])));
+    return Object.fromEntries(Object.entries(task.fields).map(([key, field]) => (
+      [key, valueOf(key, field)])));
   }
 
   function showCommand() {

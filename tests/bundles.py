@@ -208,6 +208,22 @@ def caption_bundles() -> Path:
     return _cached(f"captions-{key}", ("captioner",), make)
 
 
+def audio_bundles() -> Path:
+    """Random classifiers of recordings: ``sounds``, a Wav2Vec2, and ``ast``."""
+
+    def make(path: Path, name: str) -> None:
+        from export.sources import load_checkpoint  # noqa: PLC0415  (imports torch)
+        from tests import audio_models  # noqa: PLC0415
+
+        save = {"sounds": audio_models.save, "ast": audio_models.save_ast}[name]
+        with tempfile.TemporaryDirectory() as folder:
+            save(Path(folder))
+            _export(load_checkpoint(folder), path, name, precision=Precision.FP32)
+
+    key = _key("model", "export", "tests/audio_models.py", "tests/ctc_models.py")
+    return _cached(f"audio-{key}", ("sounds", "ast"), make)
+
+
 def speech_bundles() -> Path:
     """Random models that transcribe: ``speech`` of three languages, ``speech-en`` of English."""
 

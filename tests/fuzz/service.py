@@ -34,6 +34,7 @@ from server.service.serving_state import ServingState
 from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
 from tests.bundles import (
+    audio_bundles,
     caption_bundles,
     head_bundles,
     image_bundles,
@@ -56,7 +57,10 @@ CALLS: tuple[tuple[str, type[Message], tuple[str, ...]], ...] = (
     ("TranslateStream", pb.TranslateStreamRequest, ("dates",)),
     ("Embed", pb.EmbedRequest, ("embedder", "splade", "colbert")),
     ("EmbedStream", pb.EmbedStreamRequest, ("embedder", "splade", "colbert")),
-    ("Classify", pb.ClassifyRequest, ("tiny-classifier", "judge", "sorter", "entailer")),
+    (
+        *("Classify", pb.ClassifyRequest),
+        ("tiny-classifier", "judge", "sorter", "entailer", "sounds", "ast"),
+    ),
     ("Attend", pb.AttendRequest, ("embedder", "judge", "tiny-classifier", "colbert")),
     ("Score", pb.ScoreRequest, ("tiny-decoder", "dates")),
     ("Tag", pb.TagRequest, ("tagger",)),
@@ -190,7 +194,7 @@ def service(max_length: int = MAX_LENGTH, max_input_bytes: int = MAX_INPUT_BYTES
 async def _start(max_length: int, max_input_bytes: int) -> Service:
     folder = scratch("bundles")
     of_texts = (tiny_bundles, head_bundles, retrieval_bundles)
-    for make in (*of_texts, image_bundles, caption_bundles, speech_bundles):
+    for make in (*of_texts, image_bundles, caption_bundles, audio_bundles, speech_bundles):
         root = make()
         for path in root.iterdir():
             if path.is_dir():

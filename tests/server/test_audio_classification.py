@@ -1,5 +1,6 @@
 """Classify with recordings, end to end: small random models."""
 
+import base64
 import json
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
+import httpx2
 import msgspec
 import numpy as np
 import pytest
@@ -23,12 +26,15 @@ from export.sources import load_checkpoint
 from export.speech import FOLDER, recording
 from model.audio import Samples
 from model.bundle_files import read_manifest
+from protos.inference import open_inference_pb2, open_inference_pb2_grpc
 from server.bounds import MAX_RECORDINGS
 from server.service.audio_windows import AudioWindow, split_windows
 from tests import audio_models
 from tests.audio_models import LABELS
 from tests.recordings import encoded, wav
+from tests.server.clients import connected
 from tests.server.encoder_calls import error_of
+from tests.server.oip.messages import infer_request, outputs_of
 from tests.serving import ServerProcess, server_process
 
 MODEL = "sounds"
@@ -216,8 +222,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "inputs: does not apply to recordings": (MODEL, {"inputs": "a text", "audio": SOUND}),
     "images: does not apply to recordings": (MODEL, {"inputs": b"x", "audio": SOUND}),
     "pairs: does not apply to recordings": (MODEL, {"pairs": [("a", "b")], "audio": SOUND}),
-    "max_tokens: does not apply to recordings": (MODEL, {"audio": SOUND, "max_tokens": 8}),
-    "stride: does not apply to recordings": (MODEL, {"audio": SOUND, "stride": 8}),
+    "length.max_tokens: does not apply to recordings": (MODEL, {"audio": SOUND, "max_tokens": 8}),
+    "length.stride: does not apply to recordings": (MODEL, {"audio": SOUND, "stride": 8}),
     "audio[1]: the recording is empty": (MODEL, {"audio": [SOUND, wav(np.zeros(0, np.int16))]}),
     f"audio: {MAX_RECORDINGS + 1} given, at most {MAX_RECORDINGS}": (
         *(MODEL, {"audio": [b""] * (MAX_RECORDINGS + 1)}),
@@ -277,3 +283,53 @@ def test_hugging_face_and_the_command_line_have_the_same_labels(
     )
     labels = json.loads(printed.stdout)["outputs"][0]["labels"]
     assert [label["label"] for label in labels] == [label.label for label in expected.labels]
+
+
+def test_the_open_inference_protocol_has_the_same_labels(
+    server: ServerProcess, client: Client
+) -> None:
+    files = [wav(recording(name, RATE)) for name in ("cards-1", "cards-4")]
+    expected = [
+        [(label.label, label.score) for label in output.labels]
+        for output in client.classify(MODEL, audio=files, top_k=2).outputs
+    ]
+    with grpc.insecure_channel(server.target) as channel:
+        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        metadata = stub.ModelMetadata(open_inference_pb2.ModelMetadataRequest(name=MODEL))
+        assert [tensor.name for tensor in metadata.inputs] == ["audio_input"]
+        raw = outputs_of(stub.ModelInfer(infer_request(MODEL, {"top_k": 2}, audio_input=files)))
+        damaged = infer_request(MODEL, audio_input=[files[0], b"RIFF"])
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(damaged)
+        assert str(caught.value.details()).startswith("audio_input[1]: the recording ")
+    in_json = {
+        "inputs": [
+            {
+                "name": "audio_input",
+                "datatype": "BYTES",
+                "shape": [2],
+                "data": [base64.b64encode(file).decode() for file in files],
+            }
+        ],
+        "parameters": {"top_k": 2},
+    }
+    with httpx2.Client(base_url=server.http_url, timeout=60) as http:
+        answer = http.post(f"/v2/models/{MODEL}/infer", json=in_json).json()
+        in_text = in_json | {"inputs": [in_json["inputs"][0] | {"name": "text_input"}]}
+        refused = http.post(f"/v2/models/{MODEL}/infer", json=in_text)
+    tensors = {tensor["name"]: np.array(tensor["data"]) for tensor in answer["outputs"]}
+    for labels, scores in (
+        (raw["labels"], raw["scores"]),
+        (tensors["labels"].reshape(2, 2), tensors["scores"].reshape(2, 2)),
+    ):
+        found = [list(zip(*row, strict=True)) for row in zip(labels, scores, strict=True)]
+        for own, wanted in zip(found, expected, strict=True):
+            assert [(name, pytest.approx(float(score))) for name, score in own] == wanted
+    assert refused.status_code == 400
+    assert "text_input: is not an input of classify: audio_input" in refused.text
+
+
+def test_text_models_refuse_recordings(tiny_bundles: Path) -> None:
+    with connected(tiny_bundles, "--threads", "1") as texts:
+        error = error_of(lambda: texts.classify("tiny-classifier", audio=SOUND))
+    assert error.message == "audio: 'tiny-classifier' takes texts, not recordings"

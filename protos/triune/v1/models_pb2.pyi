@@ -489,7 +489,7 @@ class Model(_message.Message):
 
     @_builtins.property
     def audio(self) -> Global___AudioInfo:
-        """Set for models of speech."""
+        """Set for models that take recordings."""
 
     @_builtins.property
     def native_kernels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -42,6 +42,8 @@ def valid(call: int, model: str = "") -> bytes:
     fields = kind.DESCRIPTOR.fields_by_name
     if model == "captioner":
         request.images.append(IMAGE)
+    elif model in ("sounds", "ast"):
+        request.audio.append(_RECORDING)
     elif method_inputs := fields.get("inputs"):
         if method_inputs.message_type is None:
             request.inputs.extend(["12, a [MASK]", "3 March 2021"])
@@ -52,7 +54,7 @@ def valid(call: int, model: str = "") -> bytes:
     if "documents" in fields:
         request.query = "paris"
         request.documents.extend(["a city", "a name"])
-    if "audio" in fields:
+    if "audio" in fields and not fields["audio"].is_repeated:
         request.audio = _RECORDING
     serialized: bytes = request.SerializeToString()
     return serialized
