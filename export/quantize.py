@@ -28,8 +28,12 @@ from export.quantized_matmul import (
 )
 from model.config import Kind, ModelConfig, NormOrder
 
-# Small, and errors change which experts run, or scale a whole one.
-ROUTERS = ("feed_forward.router.weight", "feed_forward.shared.gate.weight")
+# Small, and errors change which experts run, or scale a whole one or the biases of a head.
+ROUTERS = (
+    "feed_forward.router.weight",
+    "feed_forward.shared.gate.weight",
+    "mixer.bias_gate.map.weight",
+)
 # These lose most, the output matrix by far: measured on SmolLM2 (docs/decisions/0011).
 SENSITIVE = "feed_forward.output.weight"
 OUTPUT = "head.output.weight"

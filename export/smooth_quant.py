@@ -168,7 +168,8 @@ def _layer_migrations(
         norm = layer.mixer_norm or layer.norm
         has_norm = norm.kind != NormKind.NONE and not reads_residual
         # A convolution or a gate reads the norm too.
-        has_norm &= attention.convolution_size is None and not attention.has_gate
+        has_gate = attention.has_gate or attention.gates_bias
+        has_norm &= attention.convolution_size is None and not has_gate
         if has_norm and not stack.signal_targets:  # a signal is added to the norm's output
             yield ScaleMigration(f"{name}.mixer_norm{suffix}", f"{name}.mixer.qkv")
         start = (attention.num_heads + attention.num_kv_heads) * attention.head_size

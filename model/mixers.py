@@ -34,6 +34,7 @@ from model.kernels import (
 from model.latent import LatentProjection
 from model.mixer_state import MixerOutput, State
 from model.position_config import SignalTarget
+from model.relative_bias import BiasGate
 from model.relative_positions import RelativePositions
 from model.scores import SCORES, AdditiveScore
 from model.short_convolution import CausalConvolution, EncoderConvolution
@@ -183,6 +184,9 @@ class BidirectionalAttention(SelfAttention):
             raise ValueError("global tokens have no sinks")
         if self.config.disentangled is not None:
             self.content_bias = DisentangledBias(self.config, self.config.disentangled)
+        self.bias_gate: BiasGate | None = None
+        if self.config.gates_bias:
+            self.bias_gate = BiasGate(self.config.num_heads, self.config.head_size)
         self.convolution: SpanConvolution | None = None
         if self.config.convolution_size is not None:
             if self.config.num_global_tokens:
@@ -199,6 +203,8 @@ class BidirectionalAttention(SelfAttention):
         if self.content_bias is not None:
             bias = self.content_bias(qkv, positions.segments)
             positions = positions._replace(bias=_sum(positions.bias, bias))
+        if self.bias_gate is not None and positions.bias is not None:
+            positions = positions._replace(bias=self.bias_gate(x, positions.bias))
         positions = self.add_relative(qkv, positions)
         query = split_qkv(qkv, self.config)[0]
         qkv, positions = self.add_scores(qkv, positions, None, None)

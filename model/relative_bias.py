@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.basics import Linear
 from model.position_config import RelativeBiasConfig, RelativeBiasKind
 
 
@@ -48,6 +49,26 @@ class BucketedBias(nn.Module):
         by_distance = functional.embedding(self.buckets, self.weight)  # [distances, heads]
         index = distances.clamp(-self.max_distance, self.max_distance) + self.max_distance
         return functional.embedding(index, by_distance).permute(0, 3, 1, 2)
+
+
+class BiasGate(nn.Module):
+    """Scales the biases of each query and head (Chi et al. 2022, XLM-E; Chen et al. 2022, WavLM).
+
+    Two gates, of a head's part of the input: ``2 + update * (reset * scale - 1)``.
+    """
+
+    def __init__(self, num_heads: int, head_size: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.map = Linear(head_size, 2, bias=True)
+        self.scale = nn.Parameter(torch.empty(num_heads))
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        """``x [batch, length, hidden]`` and ``bias [1, heads, length, total]`` to a bias by row."""
+        heads = x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+        update, reset = torch.sigmoid(self.map(heads)).chunk(2, -1)  # [batch, heads, length, 1]
+        factors: Tensor = 2.0 + update * (reset * self.scale[:, None, None] - 1.0)
+        return factors * bias
 
 
 def alibi_slopes(num_heads: int) -> Tensor:

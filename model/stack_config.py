@@ -45,6 +45,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         norm_rotated: ``head_norm`` follows rotation (Hunyuan). Only in decoders.
         clip: clamps queries, keys and values between ``head_norm`` and rotation (MPT, OLMo).
         bias: added to the scaled scores.
+        gates_bias: the input scales the bias of each query and head. Only in encoders.
         source_size: in cross-attention, the size of the source's vectors, if it is not the hidden
             size (an image encoder with a smaller or larger decoder).
         relative: vectors per distance, added to keys and values; not with rotation, ``soft_cap``,
@@ -76,6 +77,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     norm_rotated: bool = False
     clip: float | None = None
     bias: RelativeBiasConfig | None = None
+    gates_bias: bool = False
     source_size: int | None = None
     disentangled: DisentangledConfig | None = None
     relative: RelativePositionConfig | None = None
@@ -139,7 +141,7 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
         has_unattended: in an encoder, the last tokens of a row may attend without being attended
             to, as the masks that pad a query in ColBERT (Khattab and Zaharia 2020).
         sums_layers: an encoder returns a weighted sum of its input and the outputs of all layers
-            (Yang et al. 2021, SUPERB, section 2).
+            (Yang et al. 2021, SUPERB).
     """
 
     layers: tuple[LayerConfig, ...]

@@ -51,6 +51,7 @@ from export.importers.t5gemma import import_t5gemma
 from export.importers.vision_encoder_decoder import import_vision_encoder_decoder
 from export.importers.vit import import_deit, import_vit
 from export.importers.wav2vec2 import import_data2vec_audio, import_hubert, import_wav2vec2
+from export.importers.wavlm import import_wavlm
 from export.importers.whisper import import_whisper
 from export.importers.whisper_ctranslate2 import import_whisper_ctranslate2
 from export.readers.ctranslate2 import (
@@ -94,6 +95,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "vision-encoder-decoder": import_vision_encoder_decoder,
     "vit": import_vit,
     "wav2vec2": import_wav2vec2,
+    "wavlm": import_wavlm,
     "whisper": import_whisper,
     "gemma3": import_gemma3_language_model,
     "idefics3": import_idefics3,

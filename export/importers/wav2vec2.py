@@ -4,6 +4,7 @@ Wav2Vec2 (Baevski et al. 2020), HuBERT (Hsu et al. 2021) and data2vec (Baevski e
 connectionist temporal classification (Graves et al. 2006), or with labels of whole recordings.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from export.checkpoint import Checkpoint
@@ -29,6 +30,7 @@ from export.supported import check_supported
 from export.tokenization.ctc import read_ctc_vocabulary
 from model.bundle import Task
 from model.config import (
+    AttentionConfig,
     EmbeddingConfig,
     HeadConfig,
     HeadKind,
@@ -51,7 +53,7 @@ def import_wav2vec2(folder: HuggingFaceFolder) -> Checkpoint:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     check_supported(folder.config, add_adapter=(False,), adapter_attn_dim=(None,))
-    return _with_weight_norm(folder, "wav2vec2", "Wav2Vec2", has_norm=True)
+    return import_with_weight_norm(folder, "wav2vec2", "Wav2Vec2")
 
 
 def import_hubert(folder: HuggingFaceFolder) -> Checkpoint:
@@ -61,7 +63,7 @@ def import_hubert(folder: HuggingFaceFolder) -> Checkpoint:
         config, conv_pos_batch_norm=(False,), add_adapter=(False,), adapter_attn_dim=(None,)
     )
     has_norm = config.flag("feat_proj_layer_norm", True)
-    return _with_weight_norm(folder, "hubert", "Hubert", has_norm=has_norm)
+    return import_with_weight_norm(folder, "hubert", "Hubert", has_norm=has_norm)
 
 
 def import_data2vec_audio(folder: HuggingFaceFolder) -> Checkpoint:
@@ -80,20 +82,44 @@ def import_data2vec_audio(folder: HuggingFaceFolder) -> Checkpoint:
         for entry in affine(f"embedding.positional.{index}", f"{POSITIONS}.layers.{index}.conv")
     ]
     # The configuration has the field do_stable_layer_norm, but the model ignores it.
-    return _import(folder, "data2vec_audio", "Data2VecAudio", waveform, table, is_pre=False)
+    attention = multi_head(config)
+    family = "Data2VecAudio"
+    return _import(folder, "data2vec_audio", family, waveform, attention, table, is_pre=False)
 
 
-def _with_weight_norm(
-    folder: HuggingFaceFolder, base: str, family: str, *, has_norm: bool
+def import_with_weight_norm(
+    folder: HuggingFaceFolder,
+    base: str,
+    family: str,
+    *,
+    has_norm: bool = True,
+    attention: AttentionConfig | None = None,
+    table: Sequence[Rename] = (),
 ) -> Checkpoint:
+    """A model whose positional convolution has weight normalization.
+
+    Args:
+        base: the prefix of the body's weights.
+        family: the start of the names of classes.
+        has_norm: whether frames are normalized before their linear map.
+        attention: of each layer; None: plain multi-head attention.
+        table: further weights of the body.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
+    """
     config = folder.config
     size = config.positive("num_conv_pos_embeddings", 128)
     positional: PositionalConvolutionConfig = read_positional(config, size)
     norm = _norm(config) if has_norm else None
     waveform = read_waveform(config, read_feature_extractor(folder), norm, positional)
-    table = weight_normed("embedding.positional.0", f"{POSITIONS}.conv", folder.weights)
+    whole = [
+        *weight_normed("embedding.positional.0", f"{POSITIONS}.conv", folder.weights),
+        *table,
+    ]
     is_pre = config.flag("do_stable_layer_norm", False)
-    return _import(folder, base, family, waveform, table, is_pre=is_pre)
+    attention = attention or multi_head(config)
+    return _import(folder, base, family, waveform, attention, whole, is_pre=is_pre)
 
 
 def _import(
@@ -101,7 +127,8 @@ def _import(
     base: str,
     family: str,
     waveform: WaveformConfig,
-    positions: list[Rename],
+    attention: AttentionConfig,
+    table: Sequence[Rename],
     *,
     is_pre: bool,
 ) -> Checkpoint:
@@ -113,7 +140,7 @@ def _import(
     transcriber, classifier = f"{family}ForCTC", f"{family}ForSequenceClassification"
     architecture = next(iter(config.texts("architectures")), transcriber)
     layer = LayerConfig(
-        attention=multi_head(config),
+        attention=attention,
         feed_forward=two_maps(config, activation(config, "hidden_act", "gelu")),
         norm=norm,
         norm_order=NormOrder.PRE if is_pre else NormOrder.POST,
@@ -132,7 +159,7 @@ def _import(
         waveform=waveform,
         table=(
             *input_table(waveform),
-            *positions,
+            *table,
             *affine("encoder.final_norm" if is_pre else "embedding.norm", "encoder.layer_norm"),
             *per_layer(NAMES.table(), len(layers)),
         ),
