@@ -37,8 +37,10 @@ def test_fidelity_is_of_labels(tmp_path: Path, kind: str, precision: Precision) 
     assert fidelity.top1_agreement is not None
     assert fidelity.top1_agreement >= (0.95 if precision == Precision.INT8 else 0.8)
     assert fidelity.exceeded_limits == ()
-    assert {"mixer.qkv", "feed_forward.input", "head.output"} <= set(fidelity.matrix_errors)
-    assert not any("spectrogram" in name for name in fidelity.matrix_errors)
+    errors = fidelity.matrix_errors
+    assert {"mixer.qkv", "feed_forward.input", "head.output"} <= set(errors)
+    # Spectrograms stay in floating point.
+    assert all(error < 1e-5 for name, error in errors.items() if "spectrogram" in name)
 
 
 @pytest.mark.parametrize("kind", SAVERS)
