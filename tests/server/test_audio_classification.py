@@ -302,29 +302,25 @@ def test_the_open_inference_protocol_has_the_same_labels(
         with pytest.raises(grpc.RpcError) as caught:
             stub.ModelInfer(damaged)
         assert str(caught.value.details()).startswith("audio_input[1]: the recording ")
-    in_json = {
-        "inputs": [
-            {
-                "name": "audio_input",
-                "datatype": "BYTES",
-                "shape": [2],
-                "data": [base64.b64encode(file).decode() for file in files],
-            }
-        ],
-        "parameters": {"top_k": 2},
+    tensor = {
+        "name": "audio_input",
+        "datatype": "BYTES",
+        "shape": [2],
+        "data": [base64.b64encode(file).decode() for file in files],
     }
+    options = {"parameters": {"top_k": 2}}
     with httpx2.Client(base_url=server.http_url, timeout=60) as http:
-        answer = http.post(f"/v2/models/{MODEL}/infer", json=in_json).json()
-        in_text = in_json | {"inputs": [in_json["inputs"][0] | {"name": "text_input"}]}
-        refused = http.post(f"/v2/models/{MODEL}/infer", json=in_text)
-    tensors = {tensor["name"]: np.array(tensor["data"]) for tensor in answer["outputs"]}
+        path = f"/v2/models/{MODEL}/infer"
+        answer = http.post(path, json={"inputs": [tensor], **options}).json()
+        refused = http.post(path, json={"inputs": [tensor | {"name": "text_input"}]})
+    tensors = {each["name"]: np.array(each["data"]) for each in answer["outputs"]}
     for labels, scores in (
         (raw["labels"], raw["scores"]),
         (tensors["labels"].reshape(2, 2), tensors["scores"].reshape(2, 2)),
     ):
-        found = [list(zip(*row, strict=True)) for row in zip(labels, scores, strict=True)]
-        for own, wanted in zip(found, expected, strict=True):
-            assert [(name, pytest.approx(float(score))) for name, score in own] == wanted
+        for names, values, wanted in zip(labels, scores, expected, strict=True):
+            assert list(names) == [label for label, _ in wanted]
+            assert list(values) == pytest.approx([score for _, score in wanted])
     assert refused.status_code == 400
     assert "text_input: is not an input of classify: audio_input" in refused.text
 
