@@ -158,6 +158,8 @@ def test_no_server_is_an_error(run: Run) -> None:
         ["classify", "text"],
         ["classify", "--model", "m", "text", "--pair", "b", "--image", "docs/seven.png"],
         ["classify", "--model", "m", "text", "--image", "docs/seven.png", "--image", "README.md"],
+        ["classify", "--model", "m", "text", "--audio", "docs/seven.png"],
+        ["classify", "--model", "m", "--image", "docs/seven.png", "--audio", "docs/seven.png"],
         ["embed", "text", "--image", "docs/seven.png"],
         ["translate", "--max-new-tokens", "many", "text"],
         ["translate", "--model", "dates"],

@@ -34,6 +34,9 @@ def test_texts_and_images_have_fields_of_their_own() -> None:
     images = encoder_requests.classify("m", (), [("a", b"1"), ("b", b"2")], {})
     assert (list(images.inputs), list(images.images)) == (["a", "b"], [b"1", b"2"])
     assert not images.pairs
+    for audio in (b"1", [b"1"]):
+        recordings = encoder_requests.classify("m", (), (), {}, audio)
+        assert (list(recordings.audio), list(recordings.images)) == ([b"1"], [])
 
 
 def test_an_input_that_is_neither_text_nor_image_is_an_error() -> None:
