@@ -60,6 +60,5 @@ def _bias(config: Fields) -> RelativeBiasConfig:
 
 
 def _gate_sums(parts: Tensor) -> Tensor:
-    """The sum of a gate's outputs, which only count together; ``[8, size]`` to ``[size, 2]``."""
-    sums = parts.unflatten(0, (NUM_GATES, -1)).sum(1)
-    return sums.T if sums.ndim > 1 else sums
+    """Each gate is the sum of its outputs: ``[8, size]`` to ``[size, 2]``, ``[8]`` to ``[2]``."""
+    return torch.stack([part.sum(0) for part in parts.chunk(NUM_GATES)], -1)
