@@ -18,6 +18,7 @@ from model.embedding_spec import (
     Embedding,
     EmbeddingKind,
     MultiVector,
+    StaticTokens,
     TokenVectors,
     TokenWeights,
 )
@@ -103,6 +104,7 @@ __all__ = [
     "SpecialTokens",
     "StateRole",
     "StateSpec",
+    "StaticTokens",
     "Task",
     "TensorSpec",
     "TokenVectors",
@@ -275,6 +277,11 @@ class Manifest(Record, frozen=True, kw_only=True):
     def embedding_kind(self) -> EmbeddingKind | None:
         """The output for a text in an embedding model; None for other models."""
         return None if self.embedding is None else self.embedding.kind
+
+    @property
+    def static_tokens(self) -> StaticTokens | None:
+        """How a static embedding model tokenizes texts; None for other models."""
+        return (self.embedding.static_tokens or None) if self.embedding else None
 
     @property
     def label(self) -> str:

@@ -39,6 +39,9 @@ def check_embedding(manifest: Manifest, embedding: Embedding, label: str) -> Non
     inputs = () if graph is None else tuple(tensor.name for tensor in graph.inputs)
     outputs = () if graph is None else tuple(tensor.shape for tensor in graph.outputs)
     _check_other_kinds(embedding, size, () if graph is None else graph.outputs, label)
+    static = manifest.static_tokens
+    if static is not None and max(static.blank, static.ignored or 0) >= size:
+        raise BundleError(f"{label}: static_tokens: a token is beyond the vocabulary of {size}")
     expected = ("batch", *(() if spec is None else ("length",)), embedding.size)
     if kind != EmbeddingKind.DENSE and outputs[:1] != (expected,):
         raise BundleError(f"{label}: the graph encode does not return {kind} vectors")

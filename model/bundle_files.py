@@ -181,11 +181,7 @@ def _check_counts(manifest: Manifest, label: str) -> None:
     for path in paths:
         if paths.count(path) > 1:
             raise BundleError(f"{label}: file {path!r} is listed twice")
-    dimensions = msgspec.structs.asdict(manifest.dimensions)
-    sizes = {name: size for name, size in dimensions.items() if size is not None}
-    del sizes["num_parameters"]
-    if manifest.kind == Kind.ENCODER and not manifest.reads_texts:
-        del sizes["vocabulary_size"]
+    sizes = _dimensions(manifest)
     if manifest.image is not None:
         check_image(manifest, manifest.image, label)
     if manifest.audio is not None and manifest.kind == Kind.ENCODER:
@@ -198,6 +194,21 @@ def _check_counts(manifest: Manifest, label: str) -> None:
     for field, size in sizes.items():
         if not 0 < size < MAX_COUNT:
             raise BundleError(f"{label}: {field} is {size}, not in 1 … {MAX_COUNT - 1}")
+
+
+def _dimensions(manifest: Manifest) -> dict[str, int]:
+    """The dimensions that must be positive."""
+    dimensions = msgspec.structs.asdict(manifest.dimensions)
+    unchecked = {"num_parameters"}
+    if manifest.kind == Kind.ENCODER and not manifest.reads_texts:
+        unchecked.add("vocabulary_size")
+    if manifest.static_tokens is not None:
+        unchecked.add("num_layers")
+    return {
+        name: size
+        for name, size in dimensions.items()
+        if size is not None and name not in unchecked
+    }
 
 
 def _check_nothing_else(directory: Path, manifest: Manifest, label: str) -> None:

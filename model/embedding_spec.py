@@ -62,6 +62,21 @@ class TokenVectors(Record, frozen=True, kw_only=True):
     size: Size
 
 
+class StaticTokens(Record, frozen=True, kw_only=True):
+    """How a static embedding model, whose vector is a mean of tokens' rows, tokenizes texts.
+
+    Attributes:
+        blank: what a text without tokens is read as; its row is 0.
+        ignored: the token that is left out of texts: the unknown one (Model2Vec).
+        characters_per_token: a text that is cut on the right to n tokens is first cut to n times as
+            many characters (Model2Vec: the median length of its tokens).
+    """
+
+    blank: TokenId
+    ignored: TokenId | None = None
+    characters_per_token: Size | None = None
+
+
 class Embedding(Record, frozen=True, kw_only=True):
     """The vectors of an embedding model.
 
@@ -72,6 +87,7 @@ class Embedding(Record, frozen=True, kw_only=True):
         size: size of a vector; for sparse vectors, that of the vocabulary.
         pooling: for dense vectors.
         multi_vector: for models with a vector per token.
+        static_tokens: for static embedding models.
         truncations: sizes to which vectors may be truncated (Kusupati et al. 2022, Matryoshka);
             empty: any size.
         prompts: prefixes for texts, by name.
@@ -82,9 +98,10 @@ class Embedding(Record, frozen=True, kw_only=True):
     pooling: PoolingKind | None = None
     is_normalized: bool
     multi_vector: MultiVector | None = None
-    # Of models with several kinds; older servers lack the fields.
+    # Of models with several kinds; older servers lack these fields and the next one.
     token_weights: TokenWeights | msgspec.UnsetType = msgspec.UNSET
     token_vectors: TokenVectors | msgspec.UnsetType = msgspec.UNSET
+    static_tokens: StaticTokens | msgspec.UnsetType = msgspec.UNSET
     truncations: tuple[Size, ...] = ()
     prompts: dict[str, str] = msgspec.field(default_factory=dict)
     default_prompt: str | None = None

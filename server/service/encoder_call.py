@@ -119,12 +119,10 @@ class EncoderCall:
             some_pairs = None if pairs is None else pairs[start:stop]
             try:
                 some = self.model.tokenizer.tokenize_windows(
-                    texts[start:stop],
-                    some_pairs,
-                    limit,
-                    self.budget,
+                    *(texts[start:stop], some_pairs, limit, self.budget),
                     with_offsets=with_offsets,
                     template=template,
+                    static_tokens=self.model.manifest.static_tokens,
                 )
                 return some if reader is None else reader.read_all(some, self.budget)
             except TooLongError as error:

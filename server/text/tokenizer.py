@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import Encoding
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from model.bundle import BundleError, PairTemplate
+from model.bundle import BundleError, PairTemplate, StaticTokens
 from server.text.characters import (
     MAX_CHARACTER_BYTES,
     REPLACEMENT,
@@ -14,6 +14,7 @@ from server.text.characters import (
     is_text,
 )
 from server.text.detokenizer import StreamingDetokenizer
+from server.text.static_tokens import StaticReader
 from server.text.templated_pair import TemplatedPair
 from server.text.token_bytes import bytes_of, without_incomplete_character
 from server.text.tokenizer_file import load_tokenizer
@@ -106,6 +107,7 @@ class Tokenizer:
         *,
         with_offsets: bool,
         template: PairTemplate | None = None,
+        static_tokens: StaticTokens | None = None,
     ) -> list[TokenizedText]:
         """Tokenizes texts, or pairs of texts, for an encoder.
 
@@ -116,10 +118,14 @@ class Tokenizer:
             budget: the windows and tokens that the texts may use; reduced by what they use.
             with_offsets: whether to return offsets and word ids; otherwise they are empty.
             template: the text around each pair.
+            static_tokens: of a static embedding model; only for single texts.
 
         Raises:
             TooLongError: a text exceeds the limit or the budget; ``index`` says which.
         """
+        if static_tokens is not None:
+            reader = StaticReader(static_tokens, limit)
+            return self._tokenize_static(texts, reader, budget, with_offsets=with_offsets)
         inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
         templated: list[TemplatedPair | None] = [None] * len(inputs)
         if pairs is not None and template is not None:
@@ -146,6 +152,25 @@ class Tokenizer:
                 raise
             tokenized.append(text)
         return tokenized
+
+    def _tokenize_static(
+        self,
+        texts: Sequence[str],
+        reader: StaticReader,
+        budget: WindowBudget,
+        *,
+        with_offsets: bool,
+    ) -> list[TokenizedText]:
+        """Tokenizes texts for a static embedding model, and counts the tokens of what is cut."""
+        length = reader.max_characters
+        tokenized = self.tokenize_windows(
+            [text[:length] for text in texts], None, reader.limit, budget, with_offsets=with_offsets
+        )
+        rests = [text[len(text) if length is None else length :] for text in texts]
+        num_cut = [0] * len(texts)
+        if any(rests):
+            num_cut = list(map(len, self.encode(rests, special_tokens=False)))
+        return [reader.read(text, count) for text, count in zip(tokenized, num_cut, strict=True)]
 
     def word_starts(self, text: str, tokenized: TokenizedText) -> list[bool]:
         """Whether each token of ``tokenized`` begins a word of ``text``.

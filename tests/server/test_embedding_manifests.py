@@ -75,6 +75,8 @@ SEVERAL: dict[str, tuple[Callable[[Any], None], str]] = {
     "unstated": (lambda manifest: manifest["embedding"].pop("token_weights"), "as stated"),
     "excluded": (_embedding(token_weights={"excluded": [40_000]}), "beyond the vocabulary"),
     "negative": (_embedding(token_weights={"excluded": [-1]}), "excluded"),
+    "blank": (_embedding(static_tokens={"blank": 30_522}), "static_tokens: a token is beyond"),
+    "ignored": (_embedding(static_tokens={"blank": 0, "ignored": 40_000}), "token is beyond"),
     "first kind": (_embedding(kind="sparse", size=30_522), "sparse vectors have no others"),
 }
 
