@@ -15,6 +15,7 @@ from export.importers.heads import SENTENCE_TRANSFORMERS_FILE
 from export.importers.multi_vector import METADATA_FILE
 from export.importers.sentence_transformers import LIMITS_FILES, MODULES_FILE
 from export.importers.sparse_embedders import QUERY_WEIGHTS_FILE
+from export.importers.static import is_static
 from export.readers.ctranslate2 import MODEL_FILE
 from export.readers.hugging_face import (
     CONFIG_FILE,
@@ -44,8 +45,11 @@ TEXTS = (
 WEIGHTS = (WEIGHTS_FILE, INDEX_FILE, "model-*-of-*.safetensors", ADAPTER_WEIGHTS_FILE)
 # Files in every CTranslate2 folder, beside the model file.
 VOCABULARIES = ("vocabulary.json", "vocabulary.txt")
-# Modules of sentence-transformers: 1_Pooling, 2_Dense, …
-MODULES = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors", *LINEAR_FILES)
+# Modules of sentence-transformers: 0_StaticEmbedding, 1_Pooling, 2_Dense, …
+MODULES = (
+    *(f"[0-9]_*/{name}" for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)),
+    *LINEAR_FILES,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +106,7 @@ def pull(source: str) -> Pulled:
         path = folder / name.file
         if not path.is_file():
             raise SourceError(f"{name.repository} has no file {name.file}")
-    elif not (has_safetensors(folder) or is_adapter(folder)):
+    elif not (has_safetensors(folder) or is_adapter(folder) or is_static(folder)):
         path = _other_weights(name, folder)
     return Pulled(path=path, source=f"{PREFIX}{name.repository}@{folder.name}")
 

@@ -176,6 +176,14 @@ def m3_bundles() -> Path:
     return _cached(f"m3-{key}", m3_models.NAMES, m3_models.write_bundle_of)
 
 
+def static_bundles() -> Path:
+    """Random static embeddings: ``tests.static_models.NAMES``."""
+    from tests import static_models  # noqa: PLC0415  (imports torch)
+
+    key = _key("model", "export", "tests/heads.py", "tests/static_models.py")
+    return _cached(f"static-{key}", static_models.NAMES, static_models.write_bundle_of)
+
+
 def image_bundles() -> Path:
     """Random models of images, and of texts with images: ``tests.image_models.CHECKPOINTS``."""
     from tests.image_models import CHECKPOINTS  # noqa: PLC0415  (imports torch)

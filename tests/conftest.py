@@ -144,6 +144,12 @@ def m3_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def static_bundles() -> Path:
+    """``tests.bundles.static_bundles``."""
+    return bundles.static_bundles()
+
+
+@pytest.fixture(scope="session")
 def retrieval_bundles() -> Path:
     """Random embedding models: ``splade``, ``colbert``, ``colbert-unfilled``."""
     return bundles.retrieval_bundles()

@@ -44,7 +44,9 @@ from export.importers.nllb_moe import import_nllb_moe
 from export.importers.opus_mt import import_opus_mt
 from export.importers.pegasus import import_pegasus
 from export.importers.plbart import import_plbart
+from export.importers.sentence_transformers import MODULES_FILE
 from export.importers.siglip import import_siglip, import_siglip_vision
+from export.importers.static import STATIC_EMBEDDING, import_static, is_static
 from export.importers.switch_transformers import import_switch_transformers
 from export.importers.t5 import import_t5
 from export.importers.t5gemma import import_t5gemma
@@ -190,6 +192,12 @@ CHECKPOINT_FORMATS = (
         f"{CONFIG_FILE}, tokenizer.json)",
         matches=_is_ctranslate2,
         load=_import_ctranslate2,
+    ),
+    CheckpointFormat(
+        description="a folder of model2vec, or of sentence-transformers with static embeddings "
+        f"({MODULES_FILE} with {STATIC_EMBEDDING})",
+        matches=is_static,
+        load=import_static,
     ),
     CheckpointFormat(
         description=f"a Hugging Face folder ({CONFIG_FILE}, safetensors, tokenizer.json; "

@@ -99,10 +99,10 @@ def embedder(folder: HuggingFaceFolder, hidden_size: int | None = None) -> Head:
         config=HeadConfig(
             kind=HeadKind.EMBEDDING, pooling=pooling, normalize=normalize, dense=configs
         ),
-        tasks=_tasks(folder),
+        tasks=embedder_tasks(folder),
         table=dense_table(dense),
         weights=dense_weights(dense),
-        embedding=_embedding(folder, pooling, normalize, size),
+        embedding=dense_embedding(folder, pooling, normalize, size),
         max_input_tokens=max_text_length(folder, limits),
     )
 
@@ -266,7 +266,7 @@ def default_prompt(folder: HuggingFaceFolder, prompts: Mapping[str, str]) -> str
     return default
 
 
-def _tasks(folder: HuggingFaceFolder) -> tuple[Task, ...]:
+def embedder_tasks(folder: HuggingFaceFolder) -> tuple[Task, ...]:
     """The tasks: also reranking, unless the model compares vectors by distance."""
     similarity = read_object(folder, SENTENCE_TRANSFORMERS_FILE).text(
         "similarity_fn_name", "cosine"
@@ -274,9 +274,14 @@ def _tasks(folder: HuggingFaceFolder) -> tuple[Task, ...]:
     return (Task.EMBED, Task.RERANK) if similarity in ("cosine", "dot") else (Task.EMBED,)
 
 
-def _embedding(
+def dense_embedding(
     folder: HuggingFaceFolder, pooling: PoolingKind, normalize: bool, size: int
 ) -> Embedding:
+    """Dense vectors of ``size`` numbers, with the prompts of the folder.
+
+    Raises:
+        SourceError: vectors cannot be truncated as config.json says, or a prompt is missing.
+    """
     prompts = read_prompts(folder)
     truncations = folder.config.integers("matryoshka_dimensions")
     if any(not 0 < dimension <= size for dimension in truncations):

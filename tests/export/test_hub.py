@@ -18,7 +18,7 @@ from export.hub import HubName, parse, pull
 from export.readers.lora import ADAPTER_FILE, ADAPTER_WEIGHTS_FILE
 from export.sources import load_checkpoint
 from model.bundle_files import read_manifest
-from tests import m3_models
+from tests import m3_models, static_models
 from tests.export.hub_server import BRANCH, COMMIT, GATED, NAME, PRIVATE, TOKEN, Hub, hub_server
 from tests.export.importers.ctranslate2_files import variables_of, whisper, write_folder
 from tests.export.importers.support import edit_json, randomise, save
@@ -106,6 +106,21 @@ def test_fetches_only_what_the_export_reads(
     assert pull(f"hf:{NAME}") == pulled
     with pytest.raises(SourceError, match=r"HF_HUB_OFFLINE is set, and the cache .* does not have"):
         pull("hf:owner/other")
+
+
+def test_fetches_static_embeddings(hub: Hub, files: Path) -> None:
+    static_models.save_sentences(files)
+    add_unused(files)
+    (files / "0_StaticEmbedding" / "pytorch_model.bin").write_bytes(b"\x80")
+    checkpoint = load_checkpoint(f"hf:{NAME}")
+    assert checkpoint.embedding is not None
+    assert checkpoint.embedding.static_tokens
+    assert sorted(hub.fetched) == [
+        "0_StaticEmbedding/model.safetensors",
+        "0_StaticEmbedding/tokenizer.json",
+        "config_sentence_transformers.json",
+        "modules.json",
+    ]
 
 
 def test_fetches_a_model_of_ctranslate2(hub: Hub, files: Path) -> None:

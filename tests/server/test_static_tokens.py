@@ -1,7 +1,5 @@
 """Texts as a static embedding model reads them: without the unknown token, and never empty."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -97,6 +97,7 @@ def test_other_bundles_have_no_new_fields(tmp_path: Path) -> None:
     text = (tmp_path / "embedder" / "1" / MANIFEST_FILE).read_text()
     assert "token_weights" not in text
     assert "token_vectors" not in text
+    assert "static_tokens" not in text
     assert b"other_vectors" not in msgspec.json.encode(Fidelity(num_texts=1))
 
 

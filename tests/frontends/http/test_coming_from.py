@@ -20,6 +20,7 @@ from tests.frontends.conftest import DECODER, EMBEDDER, TRANSLATOR
 from tests.recordings import tone, wav
 from tests.retrieval_models import MULTI_VECTOR, SPARSE
 from tests.serving import ServerProcess, server_process
+from tests.static_models import MODEL2VEC
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "coming-from.md"
@@ -32,6 +33,7 @@ MODELS = {
     "whisper": "speech",
     "debian-splade": SPARSE,
     "debian-colbert": MULTI_VECTOR,
+    "potion": MODEL2VEC,
 }
 LANGUAGES = {"en-pt": {"source_language": "en", "target_language": "pt"}}
 
@@ -50,12 +52,14 @@ def server(
     every_task: Path,
     speech_bundles: Path,
     retrieval_bundles: Path,
+    static_bundles: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("default-names")
     folders = {
         "whisper": speech_bundles,
         **dict.fromkeys(("debian-splade", "debian-colbert"), retrieval_bundles),
+        "potion": static_bundles,
     }
     for name, small in MODELS.items():
         shutil.copytree(folders.get(name, every_task) / small, root / name)
