@@ -4,24 +4,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx2
 import numpy as np
 import pytest
 
+from protos.inference import open_inference_pb2_grpc
 from tests.frontends.test_retrieval_models import error, post
 from tests.m3_models import KINDS, M3, SIZE, reference, scores
-from tests.serving import server_process
+from tests.server.oip.messages import infer_request, outputs_of
+from tests.serving import ServerProcess, server_process
 
 TEXTS = ["a cat sat", "two dogs ran, études!"]
 QUERY = "cat"
 
 
 @pytest.fixture(scope="module")
-def http(m3_bundles: Path) -> Iterator[httpx2.Client]:
-    with (
-        server_process(m3_bundles, "--threads", "1") as running,
-        httpx2.Client(base_url=running.http_url, timeout=60) as http,
-    ):
+def server(m3_bundles: Path) -> Iterator[ServerProcess]:
+    with server_process(m3_bundles, "--threads", "1") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(server: ServerProcess) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.http_url, timeout=60) as http:
         yield http
 
 
@@ -70,6 +76,119 @@ def test_compares_dense_vectors(http: httpx2.Client) -> None:
     ranked = post(http, "/v1/rerank", model=M3, query=QUERY, documents=TEXTS)["results"]
     by_index = {each["index"]: each["relevance_score"] for each in ranked}
     assert [by_index[index] for index in range(2)] == pytest.approx(expected, abs=1e-4)
+
+
+WEIGHTED: tuple[tuple[tuple[str, ...], tuple[float, ...]], ...] = (
+    ((), ()),
+    (("sparse",), ()),
+    (("multi_vector",), (3,)),
+    (("dense", "sparse"), ()),
+    (KINDS, (0.5, 0, 2.25)),
+)
+
+
+def expected_scores(kinds: tuple[str, ...], weights: tuple[float, ...]) -> list[float]:
+    used = dict(zip(kinds or ("dense",), weights or (1,) * 3, strict=False))
+    by_text = [scores(QUERY, text) for text in TEXTS]
+    return [
+        sum(weight * each[kind] for kind, weight in used.items()) / sum(used.values())
+        for each in by_text
+    ]
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+@pytest.mark.parametrize(("kinds", "weights"), WEIGHTED)
+def test_reranks_by_the_weighted_mean_of_kinds(
+    http: httpx2.Client, path: str, kinds: tuple[str, ...], weights: tuple[float, ...]
+) -> None:
+    body = {"model": M3, "query": QUERY, "documents": TEXTS, "vectors": kinds, "weights": weights}
+    ranked = post(http, path, **body)["results"]
+    found = {each["index"]: each["relevance_score"] for each in ranked}
+    expected = expected_scores(kinds, weights)
+    assert [found[index] for index in range(2)] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(("kinds", "weights"), WEIGHTED)
+def test_teis_route_reranks_by_the_weighted_mean(
+    http: httpx2.Client, kinds: tuple[str, ...], weights: tuple[float, ...]
+) -> None:
+    body = {"query": QUERY, "texts": TEXTS, "vectors": kinds, "weights": weights}
+    found = {each["index"]: each["score"] for each in post(http, f"/{M3}/rerank", **body)}
+    expected = expected_scores(kinds, weights)
+    assert [found[index] for index in range(2)] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "weights", "message"),
+    [
+        (["words"], [], "words"),
+        (["sparse", "sparse"], [], "vectors[1]: sparse is given twice"),
+        (["sparse"], [1, 2], "weights: 2 given for 1 in vectors"),
+        ([], [1], "weights: 1 given for 0 in vectors"),
+        (["dense", "sparse"], [1, -1], "weights[1]: -1"),
+        (["dense"], [0], "weights: are all 0"),
+    ],
+)
+def test_errors_name_kinds_and_weights(
+    http: httpx2.Client, kinds: list[str], weights: list[float], message: str
+) -> None:
+    body = {"query": QUERY, "vectors": kinds, "weights": weights}
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+        status, found = error(http, path, model=M3, documents=TEXTS, **body)
+        assert (status, message in found) == (400, True), found
+    status, found = error(http, f"/{M3}/rerank", texts=TEXTS, **body)
+    assert (status, message in found) == (422 if message == "words" else 413, True), found
+    status, found = compared(http, kinds, weights)
+    assert (status, message in found) == (400, True), found
+
+
+def compared(http: httpx2.Client, kinds: Any, weights: Any, model: str = M3) -> tuple[int, Any]:
+    """The status, and the scores or the error, by the Open Inference Protocol."""
+    inputs = [tensor("query", [QUERY]), tensor("passages", TEXTS)]
+    inputs += [tensor("vectors", kinds)] if kinds else []
+    inputs += [tensor("weights", weights, "FP32")] if weights else []
+    answer = http.post(f"/v2/models/{model}/infer", json={"inputs": inputs})
+    found = answer.json()
+    return answer.status_code, found.get("error") or found["outputs"][0]["data"]
+
+
+def tensor(name: str, values: Any, datatype: str = "BYTES") -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": [len(values)], "data": values}
+
+
+@pytest.mark.parametrize(("kinds", "weights"), WEIGHTED)
+def test_inputs_of_the_open_inference_protocol_choose_what_to_compare(
+    http: httpx2.Client, kinds: tuple[str, ...], weights: tuple[float, ...]
+) -> None:
+    found = compared(http, kinds, weights)
+    assert found == (200, pytest.approx(expected_scores(kinds, weights), abs=1e-4))
+
+
+def test_inputs_of_ranking_are_described(http: httpx2.Client) -> None:
+    described = http.get(f"/v2/models/{M3}").json()["inputs"]
+    assert {"name": "vectors", "datatype": "BYTES", "shape": [-1]} in described
+    assert {"name": "weights", "datatype": "FP32", "shape": [-1]} in described
+    config = http.get(f"/v2/models/{M3}/config").json()["input"]
+    assert {each["name"] for each in config if each["optional"]} >= {"vectors", "weights"}
+    status, found = compared(http, [True], [])
+    assert status == 400
+    assert found.startswith("vectors: data is not a list of BYTES")
+    inputs = [tensor("query", [QUERY]), tensor("passages", TEXTS), tensor("weights", ["1"])]
+    status, found = error(http, f"/v2/models/{M3}/infer", inputs=inputs)
+    assert (status, found) == (400, "weights: datatype 'BYTES' is not FP32")
+
+
+def test_raw_weights_by_grpc(server: ServerProcess) -> None:
+    weights = np.array([0.5, 0, 2.25], np.float32)
+    texts = {"query": [QUERY], "passages": TEXTS, "vectors": list(KINDS)}
+    inputs: dict[str, Any] = {**texts, "weights": weights}
+    with grpc.insecure_channel(server.target) as channel:
+        stub: Any = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        found = outputs_of(stub.ModelInfer(infer_request(M3, **inputs), timeout=60))["scores"]
+        assert found.tolist() == pytest.approx(expected_scores(KINDS, (0.5, 0, 2.25)), abs=1e-4)
+        inputs["weights"] = np.array([1, np.nan, 1], np.float32)
+        with pytest.raises(grpc.RpcError, match=r"weights\[1\]: nan is not in 0"):
+            stub.ModelInfer(infer_request(M3, **inputs), timeout=60)
 
 
 def test_models_tell_their_kinds(http: httpx2.Client) -> None:

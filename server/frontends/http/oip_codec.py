@@ -16,7 +16,15 @@ from server.frontends.http.endpoint import json_response
 from server.frontends.oip.messages import InferRequest, InferResponse
 from server.frontends.oip.options import MAX_PARAMETERS, Parameter
 from server.frontends.oip.signatures import SIGNATURES, Task
-from server.frontends.oip.tensors import BOOL, BYTES, DTYPES, MAX_DIMS, MAX_INPUTS, InputTensor
+from server.frontends.oip.tensors import (
+    BOOL,
+    BYTES,
+    DTYPES,
+    FLOATS,
+    MAX_DIMS,
+    MAX_INPUTS,
+    InputTensor,
+)
 from server.printable import quoted
 
 # Maximum JSON bytes of a request; larger tensors must be sent as binary data.
@@ -262,7 +270,7 @@ def _values(tensor: _Input) -> Sequence[Any]:
 @cache
 def data_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
     """Decodes lists of a known ``datatype``, nested ``depth`` times. Each is kept."""
-    kind: Any = {BYTES: str, BOOL: bool}.get(datatype, int)
+    kind: Any = {BYTES: str, BOOL: bool}.get(datatype, float if datatype in FLOATS else int)
     for _ in range(max(depth, 1)):
         kind = list[kind]
     return msgspec.json.Decoder(kind)

@@ -10,6 +10,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from model.bundle import EmbeddingKind
 from server.bounds import MAX_TEXTS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http import tei, tei_bodies
@@ -30,7 +31,8 @@ class Document(msgspec.Struct):
 
 class RerankBody(msgspec.Struct, kw_only=True):
     """The body. Cohere's ``max_tokens_per_doc`` truncates each document; vLLM's
-    ``truncate_prompt_tokens`` limits query and document together.
+    ``truncate_prompt_tokens`` limits query and document together. The protocols have no fields
+    ``vectors`` and ``weights``: see :class:`RerankRequest`.
     """
 
     model: str
@@ -40,6 +42,8 @@ class RerankBody(msgspec.Struct, kw_only=True):
     return_documents: bool | None = None
     max_tokens_per_doc: int | None = None
     truncate_prompt_tokens: int | None = None
+    vectors: list[EmbeddingKind] | None = None
+    weights: list[float] | None = None
 
 
 class _Texts(msgspec.Struct, kw_only=True):
@@ -111,6 +115,8 @@ async def _answer(call: Call[RerankBody]) -> RerankResult:
         query=body.query,
         documents=await _documents(call),
         top_n=_top_n(body),
+        vectors=tuple(body.vectors or ()),
+        weights=tuple(body.weights or ()),
         length=LengthOptions(long_input=LongInput.TRUNCATE_RIGHT, max_tokens=max_tokens),
     )
     return await call.service.rerank(request, call.caller)

@@ -148,6 +148,8 @@ async def rerank(model: str, call: Call[bodies.RerankBody]) -> Response:
         query=body.query,
         documents=tuple(body.texts),
         score_function=ScoreFunction.IDENTITY if body.raw_scores else None,
+        vectors=tuple(body.vectors or ()),
+        weights=tuple(body.weights or ()),
         length=bodies.length_of(body),
     )
     result = await call.service.rerank(request, call.caller)

@@ -5,6 +5,7 @@ from typing import Literal, cast
 
 import msgspec
 
+from model.bundle import EmbeddingKind
 from server.bounds import MAX_TEXTS, MAX_TOKEN_IDS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.openai.prompts import Texts as TextsOrIds
@@ -52,12 +53,14 @@ class PredictBody(LengthBody, kw_only=True):
 
 
 class RerankBody(LengthBody, kw_only=True):
-    """A query and the texts to rank."""
+    """A query and the texts to rank. TEI has no fields ``vectors`` and ``weights``."""
 
     query: str
     texts: list[str]
     raw_scores: bool = False
     return_text: bool = False
+    vectors: list[EmbeddingKind] | None = None
+    weights: list[float] | None = None
 
 
 class SimilarityInputs(msgspec.Struct, kw_only=True):

@@ -19,6 +19,8 @@ _TENSORS = {
     "documents": "passages",
     "query": "query",
     "candidate_labels": "candidate_labels",
+    "vectors": "vectors",
+    "weights": "weights",
 }
 # Fields of items that are separate tensors.
 _MEMBERS = {"text_pair", "context", "target"}

@@ -11,12 +11,8 @@ from typing import Any
 from model.bundle import Device, Manifest
 from server.errors import ModelNotFoundError
 from server.frontends.oip.messages import DEFAULT_PRIORITY_LEVEL, PRIORITY_LEVELS
-from server.frontends.oip.signatures import (
-    GENERATIVE,
-    TensorSpec,
-    signature_of,
-    tasks_of,
-)
+from server.frontends.oip.signatures import GENERATIVE, signature_of, tasks_of
+from server.frontends.oip.tensor_spec import TensorSpec
 from server.frontends.oip.tensors import BYTES
 from server.service.model_info import ModelInfo, State
 from server.service.service import Service

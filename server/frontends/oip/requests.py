@@ -1,10 +1,10 @@
 """Decodes tensors and parameters into the service's requests."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from model.bundle import Manifest
+from model.bundle import EmbeddingKind, Manifest
 from server.errors import InvalidArgumentError
 from server.frontends.oip.messages import InferRequest
 from server.frontends.oip.options import boolean, build_request, sampling_parameters, sent_names
@@ -19,7 +19,7 @@ from server.frontends.oip.signatures import (
     task_of,
 )
 from server.frontends.oip.tensors import InputTensor, check_inputs
-from server.printable import counted
+from server.printable import counted, quoted
 from server.service.answer import AnswerRequest, Question
 from server.service.classify import ClassifyRequest
 from server.service.correct import CorrectRequest
@@ -209,7 +209,25 @@ def _questions(tensors: Tensors) -> dict[str, Any]:
 
 
 def _query(tensors: Tensors) -> dict[str, Any]:
-    return {"query": _one_text(tensors["query"]), "documents": tensors["passages"].texts()}
+    given: dict[str, Any] = {
+        "query": _one_text(tensors["query"]),
+        "documents": tensors["passages"].texts(),
+    }
+    if "vectors" in tensors:
+        given["vectors"] = tuple(_kinds(tensors["vectors"]))
+    if "weights" in tensors:
+        given["weights"] = tensors["weights"].fractions()
+    return given
+
+
+def _kinds(tensor: InputTensor) -> Iterator[EmbeddingKind]:
+    names = [kind.value for kind in EmbeddingKind]
+    for index, text in enumerate(tensor.texts()):
+        if text not in names:
+            raise InvalidArgumentError(
+                f"{tensor.name}[{index}]", f"{quoted(text)} is not one of {', '.join(names)}"
+            )
+        yield EmbeddingKind(text)
 
 
 def _targets(tensors: Tensors) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from functools import cache, cached_property
 from model.bundle import EmbeddingKind, Manifest
 from model.bundle import Task as ModelTask
 from server.errors import InvalidArgumentError
+from server.frontends.oip.tensor_spec import ANY, TensorSpec
 from server.frontends.oip.tensors import BOOL, BYTES
 from server.printable import quoted
-
-ANY = -1  # any size
 
 
 class Task(StrEnum):
@@ -31,20 +30,6 @@ class Task(StrEnum):
 
 
 GENERATIVE = frozenset({Task.GENERATE, Task.TRANSLATE})
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """The name, type and shape of a tensor; :data:`ANY` stands for any size.
-
-    An input that ``is_optional`` may be left out; an output that ``is_optional`` is returned only
-    if the request names it.
-    """
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...] = (ANY,)
-    is_optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,6 +166,11 @@ _EMBEDDINGS = {
         _SPANS,
     ),
 }
+# Inputs of Rerank for a model with several kinds: those to compare, and the weight of each.
+_COMPARED = (
+    TensorSpec("vectors", BYTES, is_optional=True),
+    TensorSpec("weights", "FP32", is_optional=True),
+)
 # The kinds whose outputs a request of a model with several kinds names. Tokens are those of spans.
 OUTPUT_KINDS = {
     "embedding_output": EmbeddingKind.DENSE,
@@ -220,7 +210,8 @@ def signature_of(task: Task, manifest: Manifest) -> Signature:
     """The tensors of a model's task.
 
     A model that takes images has an image input, instead of or beside the text; a classifier of
-    recordings has them instead. The outputs of embedding depend on the model's kind of embedding.
+    recordings has them instead. The outputs of embedding and the inputs of reranking depend on the
+    model's kinds of embeddings.
     """
     signature = SIGNATURES[task]
     kind = manifest.embedding_kind
@@ -233,6 +224,8 @@ def signature_of(task: Task, manifest: Manifest) -> Signature:
         signature = replace(signature, outputs=(*signature.outputs, *more.values()))
     if task == Task.CLASSIFY and manifest.audio is not None:
         return replace(signature, inputs=(_RECORDINGS,))
+    if task == Task.RERANK and embedding is not None and embedding.kinds[1:]:
+        signature = replace(signature, inputs=(*signature.inputs, *_COMPARED))
     if manifest.image is None or task not in _IMAGE_TASKS:
         return signature
     options = _GENERATION_OPTIONS if task == Task.GENERATE else ()

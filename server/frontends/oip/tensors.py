@@ -34,6 +34,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
 }
+FLOATS = ("FP16", "FP32", "FP64")
 INTEGERS = ("INT64", "INT32", "UINT32", "UINT64")
 
 MAX_INPUTS = 16
@@ -86,6 +87,11 @@ class InputTensor:
         """The elements of an integer tensor. Raises ``InvalidArgumentError`` if it is invalid."""
         self._check_datatype(INTEGERS)
         return tuple(self._numbers(int))
+
+    def fractions(self) -> tuple[float, ...]:
+        """The elements of an FP32 tensor. Raises ``InvalidArgumentError`` if it is invalid."""
+        self._check_datatype(("FP32",))
+        return tuple(self._numbers(float))
 
     def flags(self) -> tuple[bool, ...]:
         """The elements of a BOOL tensor. Raises ``InvalidArgumentError`` if it is invalid."""
