@@ -8,6 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
+from model.bundle_files import read_parity
 from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc, models_pb2, models_pb2_grpc
 from tests import heads
@@ -183,6 +184,22 @@ def test_describes_its_kinds(channel: grpc.Channel) -> None:
     assert (info.kind, list(info.kinds)) == ("dense", ["dense", "sparse", "multi_vector"])
     assert (info.size, info.token_vector_size, info.pooling) == (SIZE, TOKEN_SIZE, "cls")
     assert (info.query_length, info.document_length) == (0, 0)
+
+
+def test_describes_the_fidelity_of_each_kind(channel: grpc.Channel, m3_bundles: Path) -> None:
+    models = models_pb2_grpc.ModelServiceStub(channel)
+    parities = {
+        name: models.GetModel(models_pb2.GetModelRequest(model=name)).model.parity for name in NAMES
+    }
+    assert not parities[M3].HasField("fidelity")
+    found = parities[M3_INT8].fidelity
+    measured = read_parity(m3_bundles / M3_INT8 / "1").fidelity
+    assert measured is not None
+    assert measured.other_vectors
+    assert found.other_vectors.keys() == {"sparse", "multi_vector"}
+    for kind, figures in measured.other_vectors.items():
+        for name in ("min_cosine", "mean_cosine", "retrieval_agreement"):
+            assert getattr(found.other_vectors[kind], name) == getattr(figures, name) > 0.9
 
 
 def test_errors_name_the_field(stub: Any) -> None:

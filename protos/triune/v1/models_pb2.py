@@ -24,13 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/triune/v1/models.proto\x12\ttriune.v1\"\x13\n\x11ListModelsRequest\"6\n\x12ListModelsResponse\x12 \n\x06models\x18\x01 \x03(\x0b\x32\x10.triune.v1.Model\"1\n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"3\n\x10GetModelResponse\x12\x1f\n\x05model\x18\x01 \x01(\x0b\x32\x10.triune.v1.Model\"\x84\x02\n\x06Parity\x12\x1a\n\x12max_absolute_error\x18\x01 \x01(\x01\x12\x1e\n\x16greedy_tokens_compared\x18\x02 \x01(\x03\x12\x1b\n\x13greedy_tokens_equal\x18\x03 \x01(\x03\x12\x12\n\nmin_cosine\x18\x04 \x01(\x01\x12\x12\n\nperplexity\x18\x05 \x01(\x01\x12\x17\n\x0f\x66p32_perplexity\x18\x06 \x01(\x01\x12\x19\n\x11\x65valuation_tokens\x18\x07 \x01(\x03\x12\x1e\n\x16\x66loat_cache_perplexity\x18\x08 \x01(\x01\x12%\n\x08\x66idelity\x18\t \x01(\x0b\x32\x13.triune.v1.Fidelity\"\xc2\x04\n\x08\x46idelity\x12\x11\n\tnum_texts\x18\x01 \x01(\x03\x12\x12\n\nnum_tokens\x18\x02 \x01(\x03\x12\x1b\n\x0etop1_agreement\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\rkl_divergence\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12#\n\x16rms_logprob_difference\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12\x1d\n\x10mean_probability\x18\x06 \x01(\x01H\x03\x88\x01\x01\x12\x1e\n\x11identical_outputs\x18\x07 \x01(\x01H\x04\x88\x01\x01\x12\x11\n\x04\x63hrf\x18\x08 \x01(\x01H\x05\x88\x01\x01\x12\x17\n\nmin_cosine\x18\t \x01(\x01H\x06\x88\x01\x01\x12\x18\n\x0bmean_cosine\x18\n \x01(\x01H\x07\x88\x01\x01\x12 \n\x13retrieval_agreement\x18\x0b \x01(\x01H\x08\x88\x01\x01\x12\'\n\x1amax_probability_difference\x18\x0c \x01(\x01H\t\x88\x01\x01\x12\x17\n\x0f\x65xceeded_limits\x18\r \x03(\tB\x11\n\x0f_top1_agreementB\x10\n\x0e_kl_divergenceB\x19\n\x17_rms_logprob_differenceB\x13\n\x11_mean_probabilityB\x14\n\x12_identical_outputsB\x07\n\x05_chrfB\r\n\x0b_min_cosineB\x0e\n\x0c_mean_cosineB\x16\n\x14_retrieval_agreementB\x1d\n\x1b_max_probability_difference\"\xb1\x02\n\x07Quality\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x61taset\x18\x02 \x01(\t\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x14\n\x0cnum_examples\x18\x04 \x01(\x03\x12\x10\n\x08\x64\x65\x63oding\x18\x05 \x01(\t\x12\x30\n\x07metrics\x18\x06 \x03(\x0b\x32\x1f.triune.v1.Quality.MetricsEntry\x12\x39\n\x0c\x66p32_metrics\x18\x07 \x03(\x0b\x32#.triune.v1.Quality.Fp32MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x32\n\x10\x46p32MetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xd1\x06\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.triune.v1.ModelState\x12\x0f\n\x07\x66\x61ilure\x18\x04 \x01(\t\x12\"\n\x04kind\x18\x05 \x01(\x0e\x32\x14.triune.v1.ModelKind\x12\r\n\x05tasks\x18\x06 \x03(\t\x12\x14\n\x0c\x61rchitecture\x18\x07 \x01(\t\x12\x11\n\tprecision\x18\x08 \x01(\t\x12\x0f\n\x07license\x18\t \x01(\t\x12\x12\n\nparameters\x18\n \x01(\x03\x12\x17\n\x0fvocabulary_size\x18\x0b \x01(\x05\x12\x13\n\x0bhidden_size\x18\x0c \x01(\x05\x12\x12\n\nmax_length\x18\r \x01(\x05\x12\x17\n\x0fsource_language\x18\x0e \x01(\t\x12\x17\n\x0ftarget_language\x18\x0f \x01(\t\x12\x0e\n\x06labels\x18\x10 \x03(\t\x12\x19\n\x11has_chat_template\x18\x11 \x01(\x08\x12!\n\x06parity\x18\x12 \x01(\x0b\x32\x11.triune.v1.Parity\x12\r\n\x05slots\x18\x13 \x01(\x05\x12\x12\n\nmask_token\x18\x14 \x01(\t\x12+\n\tembedding\x18\x15 \x01(\x0b\x32\x18.triune.v1.EmbeddingInfo\x12\x11\n\tlanguages\x18\x16 \x03(\t\x12\x10\n\x08kv_cache\x18\x17 \x01(\t\x12\x1d\n\x15\x63\x61\x63he_bytes_per_token\x18\x18 \x01(\x03\x12#\n\x05image\x18\x19 \x01(\x0b\x32\x14.triune.v1.ImageInfo\x12#\n\x05\x61udio\x18\x1a \x01(\x0b\x32\x14.triune.v1.AudioInfo\x12\x16\n\x0enative_kernels\x18\x1e \x03(\t\x12#\n\x07quality\x18( \x03(\x0b\x32\x12.triune.v1.Quality\x12\x12\n\nbase_model\x18) \x01(\t\x12\x10\n\x08\x61\x64\x61pters\x18* \x03(\t\x12%\n\x06memory\x18\x1f \x01(\x0b\x32\x15.triune.v1.MemoryInfo\x12,\n\x0ckernel_nodes\x18  \x03(\x0b\x32\x16.triune.v1.KernelNodes\x12\x19\n\x11max_source_length\x18! \x01(\x05\"\xfc\x01\n\x0bKernelNodes\x12\r\n\x05graph\x18\x01 \x01(\t\x12\x39\n\nnum_native\x18\x02 \x03(\x0b\x32%.triune.v1.KernelNodes.NumNativeEntry\x12=\n\x0cnum_standard\x18\x03 \x03(\x0b\x32\'.triune.v1.KernelNodes.NumStandardEntry\x1a\x30\n\x0eNumNativeEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x1a\x32\n\x10NumStandardEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\x82\x01\n\nMemoryInfo\x12\x14\n\x0cweight_bytes\x18\x01 \x01(\x03\x12\x13\n\x0b\x63\x61\x63he_bytes\x18\x02 \x01(\x03\x12\x1c\n\x14\x63\x61\x63he_resident_bytes\x18\x03 \x01(\x03\x12\x15\n\rworking_bytes\x18\x04 \x01(\x03\x12\x14\n\x0cprefix_slots\x18\x05 \x01(\x05\"T\n\tImageInfo\x12\x0e\n\x06height\x18\x01 \x01(\x05\x12\r\n\x05width\x18\x02 \x01(\x05\x12\x14\n\x0cnum_channels\x18\x03 \x01(\x05\x12\x12\n\nnum_tokens\x18\x04 \x01(\x05\"L\n\tAudioInfo\x12\x13\n\x0bsample_rate\x18\x01 \x01(\x05\x12\x16\n\x0ewindow_seconds\x18\x02 \x01(\x01\x12\x12\n\nnum_tokens\x18\x03 \x01(\x05\"\xc1\x02\n\rEmbeddingInfo\x12\x0c\n\x04size\x18\x01 \x01(\x05\x12\x15\n\ris_normalized\x18\x02 \x01(\x08\x12\x0f\n\x07pooling\x18\x03 \x01(\t\x12\x13\n\x0btruncations\x18\x04 \x03(\x05\x12\x36\n\x07prompts\x18\x05 \x03(\x0b\x32%.triune.v1.EmbeddingInfo.PromptsEntry\x12\x16\n\x0e\x64\x65\x66\x61ult_prompt\x18\x06 \x01(\t\x12\x0c\n\x04kind\x18\x07 \x01(\t\x12\x14\n\x0cquery_length\x18\x08 \x01(\x05\x12\x17\n\x0f\x64ocument_length\x18\t \x01(\x05\x12\r\n\x05kinds\x18\n \x03(\t\x12\x19\n\x11token_vector_size\x18\x0b \x01(\x05\x1a.\n\x0cPromptsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*w\n\tModelKind\x12\x1a\n\x16MODEL_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12MODEL_KIND_ENCODER\x10\x01\x12\x16\n\x12MODEL_KIND_DECODER\x10\x02\x12\x1e\n\x1aMODEL_KIND_ENCODER_DECODER\x10\x03*\x8d\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11MODEL_STATE_READY\x10\x01\x12\x17\n\x13MODEL_STATE_REFUSED\x10\x02\x12\x17\n\x13MODEL_STATE_LOADING\x10\x03\x12\x19\n\x15MODEL_STATE_UNLOADING\x10\x04\x32\x9e\x01\n\x0cModelService\x12I\n\nListModels\x12\x1c.triune.v1.ListModelsRequest\x1a\x1d.triune.v1.ListModelsResponse\x12\x43\n\x08GetModel\x12\x1a.triune.v1.GetModelRequest\x1a\x1b.triune.v1.GetModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/triune/v1/models.proto\x12\ttriune.v1\"\x13\n\x11ListModelsRequest\"6\n\x12ListModelsResponse\x12 \n\x06models\x18\x01 \x03(\x0b\x32\x10.triune.v1.Model\"1\n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"3\n\x10GetModelResponse\x12\x1f\n\x05model\x18\x01 \x01(\x0b\x32\x10.triune.v1.Model\"\x84\x02\n\x06Parity\x12\x1a\n\x12max_absolute_error\x18\x01 \x01(\x01\x12\x1e\n\x16greedy_tokens_compared\x18\x02 \x01(\x03\x12\x1b\n\x13greedy_tokens_equal\x18\x03 \x01(\x03\x12\x12\n\nmin_cosine\x18\x04 \x01(\x01\x12\x12\n\nperplexity\x18\x05 \x01(\x01\x12\x17\n\x0f\x66p32_perplexity\x18\x06 \x01(\x01\x12\x19\n\x11\x65valuation_tokens\x18\x07 \x01(\x03\x12\x1e\n\x16\x66loat_cache_perplexity\x18\x08 \x01(\x01\x12%\n\x08\x66idelity\x18\t \x01(\x0b\x32\x13.triune.v1.Fidelity\"\xd0\x05\n\x08\x46idelity\x12\x11\n\tnum_texts\x18\x01 \x01(\x03\x12\x12\n\nnum_tokens\x18\x02 \x01(\x03\x12\x1b\n\x0etop1_agreement\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\rkl_divergence\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12#\n\x16rms_logprob_difference\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12\x1d\n\x10mean_probability\x18\x06 \x01(\x01H\x03\x88\x01\x01\x12\x1e\n\x11identical_outputs\x18\x07 \x01(\x01H\x04\x88\x01\x01\x12\x11\n\x04\x63hrf\x18\x08 \x01(\x01H\x05\x88\x01\x01\x12\x17\n\nmin_cosine\x18\t \x01(\x01H\x06\x88\x01\x01\x12\x18\n\x0bmean_cosine\x18\n \x01(\x01H\x07\x88\x01\x01\x12 \n\x13retrieval_agreement\x18\x0b \x01(\x01H\x08\x88\x01\x01\x12\'\n\x1amax_probability_difference\x18\x0c \x01(\x01H\t\x88\x01\x01\x12\x17\n\x0f\x65xceeded_limits\x18\r \x03(\t\x12<\n\rother_vectors\x18\x0e \x03(\x0b\x32%.triune.v1.Fidelity.OtherVectorsEntry\x1aN\n\x11OtherVectorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.triune.v1.VectorFidelity:\x02\x38\x01\x42\x11\n\x0f_top1_agreementB\x10\n\x0e_kl_divergenceB\x19\n\x17_rms_logprob_differenceB\x13\n\x11_mean_probabilityB\x14\n\x12_identical_outputsB\x07\n\x05_chrfB\r\n\x0b_min_cosineB\x0e\n\x0c_mean_cosineB\x16\n\x14_retrieval_agreementB\x1d\n\x1b_max_probability_difference\"V\n\x0eVectorFidelity\x12\x12\n\nmin_cosine\x18\x01 \x01(\x01\x12\x13\n\x0bmean_cosine\x18\x02 \x01(\x01\x12\x1b\n\x13retrieval_agreement\x18\x03 \x01(\x01\"\xb1\x02\n\x07Quality\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x61taset\x18\x02 \x01(\t\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x14\n\x0cnum_examples\x18\x04 \x01(\x03\x12\x10\n\x08\x64\x65\x63oding\x18\x05 \x01(\t\x12\x30\n\x07metrics\x18\x06 \x03(\x0b\x32\x1f.triune.v1.Quality.MetricsEntry\x12\x39\n\x0c\x66p32_metrics\x18\x07 \x03(\x0b\x32#.triune.v1.Quality.Fp32MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x32\n\x10\x46p32MetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xd1\x06\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.triune.v1.ModelState\x12\x0f\n\x07\x66\x61ilure\x18\x04 \x01(\t\x12\"\n\x04kind\x18\x05 \x01(\x0e\x32\x14.triune.v1.ModelKind\x12\r\n\x05tasks\x18\x06 \x03(\t\x12\x14\n\x0c\x61rchitecture\x18\x07 \x01(\t\x12\x11\n\tprecision\x18\x08 \x01(\t\x12\x0f\n\x07license\x18\t \x01(\t\x12\x12\n\nparameters\x18\n \x01(\x03\x12\x17\n\x0fvocabulary_size\x18\x0b \x01(\x05\x12\x13\n\x0bhidden_size\x18\x0c \x01(\x05\x12\x12\n\nmax_length\x18\r \x01(\x05\x12\x17\n\x0fsource_language\x18\x0e \x01(\t\x12\x17\n\x0ftarget_language\x18\x0f \x01(\t\x12\x0e\n\x06labels\x18\x10 \x03(\t\x12\x19\n\x11has_chat_template\x18\x11 \x01(\x08\x12!\n\x06parity\x18\x12 \x01(\x0b\x32\x11.triune.v1.Parity\x12\r\n\x05slots\x18\x13 \x01(\x05\x12\x12\n\nmask_token\x18\x14 \x01(\t\x12+\n\tembedding\x18\x15 \x01(\x0b\x32\x18.triune.v1.EmbeddingInfo\x12\x11\n\tlanguages\x18\x16 \x03(\t\x12\x10\n\x08kv_cache\x18\x17 \x01(\t\x12\x1d\n\x15\x63\x61\x63he_bytes_per_token\x18\x18 \x01(\x03\x12#\n\x05image\x18\x19 \x01(\x0b\x32\x14.triune.v1.ImageInfo\x12#\n\x05\x61udio\x18\x1a \x01(\x0b\x32\x14.triune.v1.AudioInfo\x12\x16\n\x0enative_kernels\x18\x1e \x03(\t\x12#\n\x07quality\x18( \x03(\x0b\x32\x12.triune.v1.Quality\x12\x12\n\nbase_model\x18) \x01(\t\x12\x10\n\x08\x61\x64\x61pters\x18* \x03(\t\x12%\n\x06memory\x18\x1f \x01(\x0b\x32\x15.triune.v1.MemoryInfo\x12,\n\x0ckernel_nodes\x18  \x03(\x0b\x32\x16.triune.v1.KernelNodes\x12\x19\n\x11max_source_length\x18! \x01(\x05\"\xfc\x01\n\x0bKernelNodes\x12\r\n\x05graph\x18\x01 \x01(\t\x12\x39\n\nnum_native\x18\x02 \x03(\x0b\x32%.triune.v1.KernelNodes.NumNativeEntry\x12=\n\x0cnum_standard\x18\x03 \x03(\x0b\x32\'.triune.v1.KernelNodes.NumStandardEntry\x1a\x30\n\x0eNumNativeEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x1a\x32\n\x10NumStandardEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\x82\x01\n\nMemoryInfo\x12\x14\n\x0cweight_bytes\x18\x01 \x01(\x03\x12\x13\n\x0b\x63\x61\x63he_bytes\x18\x02 \x01(\x03\x12\x1c\n\x14\x63\x61\x63he_resident_bytes\x18\x03 \x01(\x03\x12\x15\n\rworking_bytes\x18\x04 \x01(\x03\x12\x14\n\x0cprefix_slots\x18\x05 \x01(\x05\"T\n\tImageInfo\x12\x0e\n\x06height\x18\x01 \x01(\x05\x12\r\n\x05width\x18\x02 \x01(\x05\x12\x14\n\x0cnum_channels\x18\x03 \x01(\x05\x12\x12\n\nnum_tokens\x18\x04 \x01(\x05\"L\n\tAudioInfo\x12\x13\n\x0bsample_rate\x18\x01 \x01(\x05\x12\x16\n\x0ewindow_seconds\x18\x02 \x01(\x01\x12\x12\n\nnum_tokens\x18\x03 \x01(\x05\"\xc1\x02\n\rEmbeddingInfo\x12\x0c\n\x04size\x18\x01 \x01(\x05\x12\x15\n\ris_normalized\x18\x02 \x01(\x08\x12\x0f\n\x07pooling\x18\x03 \x01(\t\x12\x13\n\x0btruncations\x18\x04 \x03(\x05\x12\x36\n\x07prompts\x18\x05 \x03(\x0b\x32%.triune.v1.EmbeddingInfo.PromptsEntry\x12\x16\n\x0e\x64\x65\x66\x61ult_prompt\x18\x06 \x01(\t\x12\x0c\n\x04kind\x18\x07 \x01(\t\x12\x14\n\x0cquery_length\x18\x08 \x01(\x05\x12\x17\n\x0f\x64ocument_length\x18\t \x01(\x05\x12\r\n\x05kinds\x18\n \x03(\t\x12\x19\n\x11token_vector_size\x18\x0b \x01(\x05\x1a.\n\x0cPromptsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*w\n\tModelKind\x12\x1a\n\x16MODEL_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12MODEL_KIND_ENCODER\x10\x01\x12\x16\n\x12MODEL_KIND_DECODER\x10\x02\x12\x1e\n\x1aMODEL_KIND_ENCODER_DECODER\x10\x03*\x8d\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11MODEL_STATE_READY\x10\x01\x12\x17\n\x13MODEL_STATE_REFUSED\x10\x02\x12\x17\n\x13MODEL_STATE_LOADING\x10\x03\x12\x19\n\x15MODEL_STATE_UNLOADING\x10\x04\x32\x9e\x01\n\x0cModelService\x12I\n\nListModels\x12\x1c.triune.v1.ListModelsRequest\x1a\x1d.triune.v1.ListModelsResponse\x12\x43\n\x08GetModel\x12\x1a.triune.v1.GetModelRequest\x1a\x1b.triune.v1.GetModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.triune.v1.models_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_FIDELITY_OTHERVECTORSENTRY']._loaded_options = None
+  _globals['_FIDELITY_OTHERVECTORSENTRY']._serialized_options = b'8\001'
   _globals['_QUALITY_METRICSENTRY']._loaded_options = None
   _globals['_QUALITY_METRICSENTRY']._serialized_options = b'8\001'
   _globals['_QUALITY_FP32METRICSENTRY']._loaded_options = None
@@ -41,10 +43,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KERNELNODES_NUMSTANDARDENTRY']._serialized_options = b'8\001'
   _globals['_EMBEDDINGINFO_PROMPTSENTRY']._loaded_options = None
   _globals['_EMBEDDINGINFO_PROMPTSENTRY']._serialized_options = b'8\001'
-  _globals['_MODELKIND']._serialized_start=3105
-  _globals['_MODELKIND']._serialized_end=3224
-  _globals['_MODELSTATE']._serialized_start=3227
-  _globals['_MODELSTATE']._serialized_end=3368
+  _globals['_MODELKIND']._serialized_start=3335
+  _globals['_MODELKIND']._serialized_end=3454
+  _globals['_MODELSTATE']._serialized_start=3457
+  _globals['_MODELSTATE']._serialized_end=3598
   _globals['_LISTMODELSREQUEST']._serialized_start=44
   _globals['_LISTMODELSREQUEST']._serialized_end=63
   _globals['_LISTMODELSRESPONSE']._serialized_start=65
@@ -56,31 +58,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PARITY']._serialized_start=226
   _globals['_PARITY']._serialized_end=486
   _globals['_FIDELITY']._serialized_start=489
-  _globals['_FIDELITY']._serialized_end=1067
-  _globals['_QUALITY']._serialized_start=1070
-  _globals['_QUALITY']._serialized_end=1375
-  _globals['_QUALITY_METRICSENTRY']._serialized_start=1277
-  _globals['_QUALITY_METRICSENTRY']._serialized_end=1323
-  _globals['_QUALITY_FP32METRICSENTRY']._serialized_start=1325
-  _globals['_QUALITY_FP32METRICSENTRY']._serialized_end=1375
-  _globals['_MODEL']._serialized_start=1378
-  _globals['_MODEL']._serialized_end=2227
-  _globals['_KERNELNODES']._serialized_start=2230
-  _globals['_KERNELNODES']._serialized_end=2482
-  _globals['_KERNELNODES_NUMNATIVEENTRY']._serialized_start=2382
-  _globals['_KERNELNODES_NUMNATIVEENTRY']._serialized_end=2430
-  _globals['_KERNELNODES_NUMSTANDARDENTRY']._serialized_start=2432
-  _globals['_KERNELNODES_NUMSTANDARDENTRY']._serialized_end=2482
-  _globals['_MEMORYINFO']._serialized_start=2485
-  _globals['_MEMORYINFO']._serialized_end=2615
-  _globals['_IMAGEINFO']._serialized_start=2617
-  _globals['_IMAGEINFO']._serialized_end=2701
-  _globals['_AUDIOINFO']._serialized_start=2703
-  _globals['_AUDIOINFO']._serialized_end=2779
-  _globals['_EMBEDDINGINFO']._serialized_start=2782
-  _globals['_EMBEDDINGINFO']._serialized_end=3103
-  _globals['_EMBEDDINGINFO_PROMPTSENTRY']._serialized_start=3057
-  _globals['_EMBEDDINGINFO_PROMPTSENTRY']._serialized_end=3103
-  _globals['_MODELSERVICE']._serialized_start=3371
-  _globals['_MODELSERVICE']._serialized_end=3529
+  _globals['_FIDELITY']._serialized_end=1209
+  _globals['_FIDELITY_OTHERVECTORSENTRY']._serialized_start=929
+  _globals['_FIDELITY_OTHERVECTORSENTRY']._serialized_end=1007
+  _globals['_VECTORFIDELITY']._serialized_start=1211
+  _globals['_VECTORFIDELITY']._serialized_end=1297
+  _globals['_QUALITY']._serialized_start=1300
+  _globals['_QUALITY']._serialized_end=1605
+  _globals['_QUALITY_METRICSENTRY']._serialized_start=1507
+  _globals['_QUALITY_METRICSENTRY']._serialized_end=1553
+  _globals['_QUALITY_FP32METRICSENTRY']._serialized_start=1555
+  _globals['_QUALITY_FP32METRICSENTRY']._serialized_end=1605
+  _globals['_MODEL']._serialized_start=1608
+  _globals['_MODEL']._serialized_end=2457
+  _globals['_KERNELNODES']._serialized_start=2460
+  _globals['_KERNELNODES']._serialized_end=2712
+  _globals['_KERNELNODES_NUMNATIVEENTRY']._serialized_start=2612
+  _globals['_KERNELNODES_NUMNATIVEENTRY']._serialized_end=2660
+  _globals['_KERNELNODES_NUMSTANDARDENTRY']._serialized_start=2662
+  _globals['_KERNELNODES_NUMSTANDARDENTRY']._serialized_end=2712
+  _globals['_MEMORYINFO']._serialized_start=2715
+  _globals['_MEMORYINFO']._serialized_end=2845
+  _globals['_IMAGEINFO']._serialized_start=2847
+  _globals['_IMAGEINFO']._serialized_end=2931
+  _globals['_AUDIOINFO']._serialized_start=2933
+  _globals['_AUDIOINFO']._serialized_end=3009
+  _globals['_EMBEDDINGINFO']._serialized_start=3012
+  _globals['_EMBEDDINGINFO']._serialized_end=3333
+  _globals['_EMBEDDINGINFO_PROMPTSENTRY']._serialized_start=3287
+  _globals['_EMBEDDINGINFO_PROMPTSENTRY']._serialized_end=3333
+  _globals['_MODELSERVICE']._serialized_start=3601
+  _globals['_MODELSERVICE']._serialized_end=3759
 # @@protoc_insertion_point(module_scope)

@@ -202,6 +202,27 @@ class Fidelity(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class OtherVectorsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___VectorFidelity: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___VectorFidelity | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NUM_TEXTS_FIELD_NUMBER: _builtins.int
     NUM_TOKENS_FIELD_NUMBER: _builtins.int
     TOP1_AGREEMENT_FIELD_NUMBER: _builtins.int
@@ -215,6 +236,7 @@ class Fidelity(_message.Message):
     RETRIEVAL_AGREEMENT_FIELD_NUMBER: _builtins.int
     MAX_PROBABILITY_DIFFERENCE_FIELD_NUMBER: _builtins.int
     EXCEEDED_LIMITS_FIELD_NUMBER: _builtins.int
+    OTHER_VECTORS_FIELD_NUMBER: _builtins.int
     num_texts: _builtins.int
     """Prompts, sources or texts that were compared."""
     num_tokens: _builtins.int
@@ -243,6 +265,10 @@ class Fidelity(_message.Message):
     def exceeded_limits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Limits that the bundle exceeds; its export accepted the loss."""
 
+    @_builtins.property
+    def other_vectors(self) -> _containers.MessageMap[_builtins.str, Global___VectorFidelity]:
+        """Of a model with several kinds of vectors (EmbeddingInfo.kinds): all kinds but the first."""
+
     def __init__(
         self,
         *,
@@ -259,10 +285,11 @@ class Fidelity(_message.Message):
         retrieval_agreement: _builtins.float | None = ...,
         max_probability_difference: _builtins.float | None = ...,
         exceeded_limits: _abc.Iterable[_builtins.str] | None = ...,
+        other_vectors: _abc.Mapping[_builtins.str, Global___VectorFidelity] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_chrf", b"_chrf", "_identical_outputs", b"_identical_outputs", "_kl_divergence", b"_kl_divergence", "_max_probability_difference", b"_max_probability_difference", "_mean_cosine", b"_mean_cosine", "_mean_probability", b"_mean_probability", "_min_cosine", b"_min_cosine", "_retrieval_agreement", b"_retrieval_agreement", "_rms_logprob_difference", b"_rms_logprob_difference", "_top1_agreement", b"_top1_agreement", "chrf", b"chrf", "identical_outputs", b"identical_outputs", "kl_divergence", b"kl_divergence", "max_probability_difference", b"max_probability_difference", "mean_cosine", b"mean_cosine", "mean_probability", b"mean_probability", "min_cosine", b"min_cosine", "retrieval_agreement", b"retrieval_agreement", "rms_logprob_difference", b"rms_logprob_difference", "top1_agreement", b"top1_agreement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chrf", b"_chrf", "_identical_outputs", b"_identical_outputs", "_kl_divergence", b"_kl_divergence", "_max_probability_difference", b"_max_probability_difference", "_mean_cosine", b"_mean_cosine", "_mean_probability", b"_mean_probability", "_min_cosine", b"_min_cosine", "_retrieval_agreement", b"_retrieval_agreement", "_rms_logprob_difference", b"_rms_logprob_difference", "_top1_agreement", b"_top1_agreement", "chrf", b"chrf", "exceeded_limits", b"exceeded_limits", "identical_outputs", b"identical_outputs", "kl_divergence", b"kl_divergence", "max_probability_difference", b"max_probability_difference", "mean_cosine", b"mean_cosine", "mean_probability", b"mean_probability", "min_cosine", b"min_cosine", "num_texts", b"num_texts", "num_tokens", b"num_tokens", "retrieval_agreement", b"retrieval_agreement", "rms_logprob_difference", b"rms_logprob_difference", "top1_agreement", b"top1_agreement"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chrf", b"_chrf", "_identical_outputs", b"_identical_outputs", "_kl_divergence", b"_kl_divergence", "_max_probability_difference", b"_max_probability_difference", "_mean_cosine", b"_mean_cosine", "_mean_probability", b"_mean_probability", "_min_cosine", b"_min_cosine", "_retrieval_agreement", b"_retrieval_agreement", "_rms_logprob_difference", b"_rms_logprob_difference", "_top1_agreement", b"_top1_agreement", "chrf", b"chrf", "exceeded_limits", b"exceeded_limits", "identical_outputs", b"identical_outputs", "kl_divergence", b"kl_divergence", "max_probability_difference", b"max_probability_difference", "mean_cosine", b"mean_cosine", "mean_probability", b"mean_probability", "min_cosine", b"min_cosine", "num_texts", b"num_texts", "num_tokens", b"num_tokens", "other_vectors", b"other_vectors", "retrieval_agreement", b"retrieval_agreement", "rms_logprob_difference", b"rms_logprob_difference", "top1_agreement", b"top1_agreement"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__chrf: _TypeAlias = _typing.Literal["chrf"]  # noqa: Y015
     _WhichOneofArgType__chrf: _TypeAlias = _typing.Literal["_chrf", b"_chrf"]  # noqa: Y015
@@ -306,6 +333,33 @@ class Fidelity(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top1_agreement) -> _WhichOneofReturnType__top1_agreement | None: ...
 
 Global___Fidelity: _TypeAlias = Fidelity  # noqa: Y015
+
+@_typing.final
+class VectorFidelity(_message.Message):
+    """The figures of Fidelity with the same names."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIN_COSINE_FIELD_NUMBER: _builtins.int
+    MEAN_COSINE_FIELD_NUMBER: _builtins.int
+    RETRIEVAL_AGREEMENT_FIELD_NUMBER: _builtins.int
+    min_cosine: _builtins.float
+    mean_cosine: _builtins.float
+    retrieval_agreement: _builtins.float
+    def __init__(
+        self,
+        *,
+        min_cosine: _builtins.float = ...,
+        mean_cosine: _builtins.float = ...,
+        retrieval_agreement: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mean_cosine", b"mean_cosine", "min_cosine", b"min_cosine", "retrieval_agreement", b"retrieval_agreement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VectorFidelity: _TypeAlias = VectorFidelity  # noqa: Y015
 
 @_typing.final
 class Quality(_message.Message):

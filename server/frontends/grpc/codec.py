@@ -14,6 +14,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
+import msgspec
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -188,7 +189,9 @@ def enum_values(descriptor: EnumDescriptor, kind: type[Enum]) -> Mapping[int, En
 
 
 def encode(value: Any, kind: type[M]) -> M:
-    """Encodes ``value``, whose attributes have the names of the message's fields; None is unset.
+    """Encodes ``value``, whose attributes have the names of the message's fields.
+
+    ``None`` and ``msgspec.UNSET`` leave a field unset.
 
     Use it only for rare messages: it looks up every field by name.
 
@@ -198,7 +201,7 @@ def encode(value: Any, kind: type[M]) -> M:
     message = kind()
     for field in kind.DESCRIPTOR.fields:
         item, target = getattr(value, field.name), getattr(message, field.name)
-        if item is None:
+        if item is None or item is msgspec.UNSET:
             continue
         if field.enum_type is not None:
             values = enum_values(field.enum_type, typing.cast("typing.Hashable", type(item)))
@@ -210,7 +213,7 @@ def encode(value: Any, kind: type[M]) -> M:
                 [encode(one, inner) for one in item] if field.is_repeated else encode(item, inner)
             )
         if is_map:
-            target.update(item)
+            _update(target, item, field.message_type)
         elif field.is_repeated:
             target.extend(item)
         elif field.message_type is not None:
@@ -219,6 +222,17 @@ def encode(value: Any, kind: type[M]) -> M:
         else:
             setattr(message, field.name, item)
     return message
+
+
+def _update(target: Any, items: Mapping[Any, Any], entry: Any) -> None:
+    """Copies ``items`` to ``target``, a map of scalars or of messages with entries ``entry``."""
+    of_value = entry.fields_by_name["value"].message_type
+    if of_value is None:
+        target.update(items)
+        return
+    kind = GetMessageClass(of_value)
+    for key, item in items.items():
+        target[key].CopyFrom(encode(item, kind))
 
 
 _REGISTERED: dict[Any, FieldDecoder] = {}
