@@ -1,7 +1,7 @@
 """Descriptions of models: the result of ``list_models`` and ``get_model``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -17,6 +17,15 @@ class ModelState(StrEnum):
     """The bundle could not be loaded; ``Model.failure`` is the reason."""
     LOADING = "loading"
     UNLOADING = "unloading"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VectorFidelity:
+    """The figures of :class:`Fidelity` with the same names."""
+
+    min_cosine: float
+    mean_cosine: float
+    retrieval_agreement: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +54,8 @@ class Fidelity:
     max_probability_difference: float | None
     exceeded_limits: tuple[str, ...]
     """Limits that the bundle exceeds; its export accepted the loss."""
+    other_vectors: Mapping[str, VectorFidelity] = field(default_factory=dict)
+    """By kind, for a model with several kinds of vectors: all but ``EmbeddingInfo.kind``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -250,6 +250,7 @@ def _fidelity(model: types.Model) -> str:
         ("cosine ≥", found.min_cosine),
         ("retrieval", found.retrieval_agreement),
         ("Δp ≤", found.max_probability_difference),
+        *((f"{kind} cosine ≥", one.min_cosine) for kind, one in found.other_vectors.items()),
     )
     measured = [f"{name} {value:.3f}" for name, value in figures if value is not None]
     return ", ".join(measured)

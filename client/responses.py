@@ -183,7 +183,13 @@ def _fidelity(message: models_pb2.Fidelity) -> types.Fidelity:
     optional = (field.name for field in message.DESCRIPTOR.fields if field.has_presence)
     unset = {name: None for name in optional if name not in present}
     exceeded = tuple(message.exceeded_limits)
-    return read_fields(types.Fidelity, message, exceeded_limits=exceeded, **unset)
+    others = {
+        kind: read_fields(types.VectorFidelity, figures)
+        for kind, figures in message.other_vectors.items()
+    }
+    return read_fields(
+        types.Fidelity, message, exceeded_limits=exceeded, other_vectors=others, **unset
+    )
 
 
 def _model(message: models_pb2.Model) -> types.Model:

@@ -12,6 +12,7 @@ from client.model_info import (
     ModelState,
     Parity,
     Quality,
+    VectorFidelity,
 )
 from client.options import (
     AttentionKind,
@@ -118,5 +119,6 @@ __all__ = [
     "TranscriptionPiece",
     "TranslationOptions",
     "Usage",
+    "VectorFidelity",
     "Word",
 ]

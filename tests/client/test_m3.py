@@ -11,7 +11,7 @@ from client.encoder_types import EmbeddingKind
 from client.similarity import similarity
 from client.sync import Client
 from tests.client.test_retrieval import run
-from tests.m3_models import KINDS, M3, TOKEN_SIZE, scores
+from tests.m3_models import KINDS, M3, M3_INT8, TOKEN_SIZE, scores
 from tests.serving import server_process
 
 TEXTS = ["a cat sat", "two dogs ran, fast!"]
@@ -77,6 +77,20 @@ def test_kinds_are_printed_one_after_the_other(
     one = json.loads(run(address, "embed", "--model", M3, "--json", TEXTS[0]))
     assert one["outputs"] == [output["dense"]]
     assert f"embed ({', '.join(KINDS)}), rerank" in run(address, "models")
+
+
+def test_fidelity_has_each_kind(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    with Client(address) as client:
+        parity = client.get_model(M3_INT8).parity
+    fidelity = None if parity is None else parity.fidelity
+    assert fidelity is not None
+    assert fidelity.other_vectors.keys() == {"sparse", "multi_vector"}
+    printed = run(address, "models")
+    for kind, figures in fidelity.other_vectors.items():
+        assert 0.9 < figures.min_cosine < figures.mean_cosine < 1
+        assert 0 < figures.retrieval_agreement <= 1
+        assert f"{kind} cosine ≥ {figures.min_cosine:.3f}" in printed
 
 
 def test_ranks_by_weights(address: str) -> None:

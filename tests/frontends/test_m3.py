@@ -11,7 +11,7 @@ import pytest
 
 from protos.inference import open_inference_pb2_grpc
 from tests.frontends.test_retrieval_models import error, post
-from tests.m3_models import KINDS, M3, SIZE, reference, scores
+from tests.m3_models import KINDS, M3, M3_INT8, SIZE, reference, scores
 from tests.server.oip.messages import infer_request, outputs_of
 from tests.serving import ServerProcess, server_process
 
@@ -195,6 +195,12 @@ def test_models_tell_their_kinds(http: httpx2.Client) -> None:
     found = {each["id"]: each for each in http.get("/v1/models").json()["data"]}
     expected = {"kind": "dense", "size": SIZE, "kinds": list(KINDS)}
     assert found[M3]["embedding"] == expected
+    fidelity = found[M3_INT8]["embedding"].pop("fidelity")
+    assert found[M3_INT8]["embedding"] == expected
+    assert tuple(fidelity) == KINDS
+    for figures in fidelity.values():
+        assert figures.keys() == {"min_cosine", "mean_cosine", "retrieval_agreement"}
+        assert 0.9 < figures["min_cosine"] < figures["mean_cosine"] < 1
     described = http.get(f"/{M3}/info").json()["model_type"]
     assert described == {"embedding": {"pooling": "cls"}}
 

@@ -9,6 +9,7 @@ from server.frontends.http.endpoint import Call, json_response
 from server.service.model_info import ModelInfo, State
 
 _NAME = ("owner", "model")
+_FIGURES = ("min_cosine", "mean_cosine", "retrieval_agreement")
 
 
 async def list_models(call: Call[None]) -> Response:
@@ -60,6 +61,7 @@ def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:
         described["embedding"] = {"kind": info.embedding.kind, "size": info.embedding.size}
         if info.embedding.kinds:
             described["embedding"]["kinds"] = info.embedding.kinds
+            described["embedding"] |= _fidelity(info)
     if info.image is not None:
         described["image"] = {
             "height": info.image.height,
@@ -74,3 +76,16 @@ def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:
             "languages": info.languages,
         }
     return described
+
+
+def _fidelity(info: ModelInfo) -> dict[str, Any]:
+    """The fidelity of each kind of vectors of a model with several, if the export measured it."""
+    found = None if info.parity is None else info.parity.fidelity
+    if info.embedding is None or found is None or not found.other_vectors:
+        return {}
+    by_kind: dict[str, Any] = {info.embedding.kind: found, **found.other_vectors}
+    return {
+        "fidelity": {
+            kind: {name: getattr(one, name) for name in _FIGURES} for kind, one in by_kind.items()
+        }
+    }
