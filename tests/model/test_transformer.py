@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 
-from export.signatures import decoder_states
+from export.state_specs import decoder_states
 from model.config import Branches, Kind, ModelConfig
 from model.kernels import PositionEncodings, Step
 from model.mixer_state import State
