@@ -306,6 +306,7 @@ def _write_records(
         edits=checkpoint.edits,
         embedding=checkpoint.embedding,
         pair_template=checkpoint.pair_template,
+        span_tagging=checkpoint.span_tagging or msgspec.UNSET,
         image=checkpoint.image,
         audio=checkpoint.audio,
         transcription=checkpoint.transcription,

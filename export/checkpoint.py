@@ -17,6 +17,7 @@ from model.bundle import (
     ImageSpec,
     PairTemplate,
     ScoreFunction,
+    SpanTagging,
     SpecialTokens,
     Task,
     TranscriptionTokens,
@@ -72,6 +73,7 @@ class Checkpoint:
     edits: EditVocabulary | None = None
     embedding: Embedding | None = None
     pair_template: PairTemplate | None = None
+    span_tagging: SpanTagging | None = None
     max_input_tokens: int | None = None
     source_language: str | None = None
     target_language: str | None = None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from export.decoding import lengths_of, padded
 from export.graphs import ponder_outputs
 from export.runtime import Array, Floats, Session
+from export.span_places import RowPlaces, eager_inputs, graph_inputs
 from export.speech import SpeechWindow
 from model.adaptive import record_ponder
 from model.config import HeadKind, ModelConfig
@@ -33,7 +34,7 @@ class EncoderInputs:
     """Rows of token ids, and their segment ids if the model has segments; images; both; speech.
 
     ``attended``: in a model with unattended tokens, number of each row's tokens that are attended
-    to; None: all.
+    to; None: all. ``places``: of words and labels, in a model that scores spans.
     """
 
     rows: list[list[int]]
@@ -41,6 +42,7 @@ class EncoderInputs:
     images: Sequence[Pixels] = ()
     attended: list[int] | None = None
     speech: Sequence[SpeechWindow] = ()
+    places: list[RowPlaces] | None = None
 
     @classmethod
     def of(
@@ -58,7 +60,10 @@ class EncoderInputs:
             attended = [
                 len(row) if index % 2 else (len(row) + 1) // 2 for index, row in enumerate(rows)
             ]
-        return cls(rows, segments if num_segments else None, images, attended)
+        places = None
+        if config.head.kind == HeadKind.SPAN_CLASSIFICATION:
+            places = [RowPlaces.of_length(len(row)) for row in rows]
+        return cls(rows, segments if num_segments else None, images, attended, places=places)
 
     def __len__(self) -> int:
         return len(self.rows) or len(self.images) or len(self.speech)
@@ -68,9 +73,9 @@ class EncoderInputs:
         chosen = slice(start, stop)
         segments = None if self.segments is None else self.segments[chosen]
         attended = None if self.attended is None else self.attended[chosen]
-        return EncoderInputs(
-            self.rows[chosen], segments, self.images[chosen], attended, self.speech[chosen]
-        )
+        places = None if self.places is None else self.places[chosen]
+        images, speech = self.images[chosen], self.speech[chosen]
+        return EncoderInputs(self.rows[chosen], segments, images, attended, speech, places)
 
     def attended_lengths(self) -> NDArray[np.int32]:
         """Number of tokens that are attended to, ``[rows]``."""
@@ -92,6 +97,8 @@ def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Float
             hidden = _hidden(model, part)
         if model.config.head.kind == HeadKind.LANGUAGE_MODEL:
             outputs = [model.logits(hidden)]
+        elif part.places is not None:
+            outputs = [model.score_spans(hidden, eager_inputs(part.places))]
         else:
             outputs = model.head_outputs(hidden, full_lengths(hidden))
         outputs += ponder_outputs(ponders)
@@ -129,6 +136,8 @@ def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats
         feed["segment_ids"] = padded(inputs.segments)
     if inputs.images:
         feed[PIXELS] = np.stack(inputs.images)
+    if inputs.places is not None:
+        feed |= graph_inputs(inputs.places)
     names = {spec.name for spec in session.graph.inputs}
     if ATTENDED_LENGTHS in names:
         feed[ATTENDED_LENGTHS] = inputs.attended_lengths()
@@ -138,6 +147,11 @@ def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats
         feed["logit_positions"] = np.arange(num_rows * longest)
     named = session.run(**feed)
     outputs = list(named.values())
+    if inputs.places is not None:
+        return [
+            [outputs[0][row, : len(places.words), :, : len(places.labels)]]
+            for row, places in enumerate(inputs.places)
+        ]
     if fills_masks:
         outputs[0] = outputs[0].reshape(num_rows, longest, -1)
     has_length = [

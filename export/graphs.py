@@ -23,6 +23,7 @@ from model.graph_spec import ENCODE_IMAGES
 from model.kernels import Step
 from model.layers import full_lengths, select_tokens
 from model.mixer_state import State
+from model.span_head import SpanPlaces
 from model.transformer import Transformer, from_weights
 from model.vision import ImageVectors
 from model.waveform import Waveforms
@@ -40,6 +41,7 @@ DTYPES = {
 }
 # Sizes of the example inputs for tracing: all different and none 1, so that none becomes static.
 EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4, "vectors": 6}
+EXAMPLE_SIZES |= {"words": 8, "labels": 9}  # of spans
 EXAMPLE_CAPACITY = 7
 EXAMPLE_HOPS = 10  # of speech
 
@@ -52,8 +54,8 @@ def ponder_outputs(ponders: list[Ponder]) -> list[Tensor]:
 class HeadedEncoder(nn.Module):
     """``encode`` of an encoder; returns the head's output.
 
-    Further inputs, if the model has them: ``segment_ids``, ``attended_lengths``, and
-    ``logit_positions`` for a masked language model.
+    Further inputs, if the model has them: ``segment_ids``, ``attended_lengths``,
+    ``logit_positions`` for a masked language model, and the tensors of :class:`SpanPlaces`.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -71,6 +73,8 @@ class HeadedEncoder(nn.Module):
         if config.head.kind == HeadKind.LANGUAGE_MODEL:
             (positions,) = inputs
             outputs = [self.model.logits(select_tokens(hidden, positions))]
+        elif config.head.kind == HeadKind.SPAN_CLASSIFICATION:
+            outputs = [self.model.score_spans(hidden, SpanPlaces(*inputs))]
         else:
             outputs = self.model.head_outputs(hidden, lengths)
         return outputs + ponder_outputs(ponders)

@@ -19,8 +19,8 @@ from export.graph_files import load_graph
 from export.perplexity import EvaluationSet, run_teacher_forced
 from export.runtime import Floats
 from export.signatures import Signatures
-from export.state_specs import decoder_states
 from export.speech import Source
+from export.state_specs import decoder_states
 from model.bundle import Device, Dtype, KvCache, StateRole, StateSpec
 from model.config import Kind, ModelConfig, ScoreKind
 

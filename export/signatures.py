@@ -19,6 +19,7 @@ from model.graph_spec import (
     ENCODE_IMAGES,
     IMAGE_POSITIONS,
     IMAGE_VECTORS,
+    LABEL_POSITIONS,
     MULTI_VECTORS,
     NUM_SAMPLES,
     PIXELS,
@@ -26,14 +27,22 @@ from model.graph_spec import (
     SAMPLES,
     SPARSE_WEIGHTS,
     UPDATES,
+    WORD_LENGTHS,
+    WORD_POSITIONS,
 )
 from model.image_config import PatchConfig
+from model.mixers import required
 
 # ONNX Runtime's fused skip and layer norm has about twice the error of the separate operators. Its
 # convolution layout, which our graphs do not need, crashes with a 16-bit LSTM (1.31.1).
 DISABLED_OPTIMIZERS = ("SkipLayerNormFusion", "NchwcTransformer")
 
 LOGIT_POSITIONS = TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",))
+SPAN_PLACES = (
+    TensorSpec(name=WORD_POSITIONS, dtype=Dtype.INT32, shape=("batch", "words")),
+    TensorSpec(name=WORD_LENGTHS, dtype=Dtype.INT32, shape=("batch",)),
+    TensorSpec(name=LABEL_POSITIONS, dtype=Dtype.INT32, shape=("batch", "labels")),
+)
 
 Signatures = dict[str, GraphSpec]
 
@@ -97,6 +106,10 @@ def _embeddings(config: ModelConfig) -> list[TensorSpec]:
     ]
 
 
+def _span_logits(config: ModelConfig) -> list[TensorSpec]:
+    return [_floats("logits", "words", required(config.head.spans).max_width, "labels")]
+
+
 HEAD_OUTPUTS: dict[HeadKind, Callable[[ModelConfig], list[TensorSpec]]] = {
     HeadKind.EMBEDDING: _embeddings,
     HeadKind.SPARSE_EMBEDDING: lambda config: [_floats("embeddings", config.vocabulary_size)],
@@ -105,6 +118,7 @@ HEAD_OUTPUTS: dict[HeadKind, Callable[[ModelConfig], list[TensorSpec]]] = {
     HeadKind.TOKEN_CLASSIFICATION: lambda config: [
         _floats("logits", "length", config.head.num_labels)
     ],
+    HeadKind.SPAN_CLASSIFICATION: _span_logits,
     HeadKind.LANGUAGE_MODEL: lambda config: [_chosen_logits(config)],
 }
 
@@ -149,6 +163,8 @@ def _encode(config: ModelConfig) -> GraphSpec:
         outputs = HEAD_OUTPUTS[config.head.kind](config)
         if config.head.kind == HeadKind.LANGUAGE_MODEL:
             inputs.append(LOGIT_POSITIONS)
+        elif config.head.kind == HeadKind.SPAN_CLASSIFICATION:
+            inputs += SPAN_PLACES
     return GraphSpec(
         file="encode.onnx",
         inputs=tuple(inputs),

@@ -50,6 +50,7 @@ from model.image_config import ImagePrompt, ImageSpec
 from model.pair_template import PairTemplate
 from model.parity import Fidelity, MatrixError, Parity
 from model.shortlist import ShortlistLoss, ShortlistOrigin, ShortlistSpec
+from model.span_tagging import SpanTagging
 
 __all__ = [
     "ATTEND",
@@ -101,6 +102,7 @@ __all__ = [
     "ShortlistLoss",
     "ShortlistOrigin",
     "ShortlistSpec",
+    "SpanTagging",
     "SpecialTokens",
     "StateRole",
     "StateSpec",
@@ -251,6 +253,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     max_length_factor: Annotated[float, msgspec.Meta(gt=0)] | None = None
     shortlist: ShortlistSpec | None = None
     adapters: tuple[AdapterSpec, ...] | msgspec.UnsetType = msgspec.UNSET  # older servers lack it
+    span_tagging: SpanTagging | msgspec.UnsetType = msgspec.UNSET  # for the request's labels
     graphs: dict[str, GraphSpec]
     files: tuple[FileRecord, ...]
 

@@ -12,7 +12,7 @@ from model.experts_config import (
     SharedExpertConfig,
 )
 from model.halting_config import HaltingConfig
-from model.head_config import DenseConfig, HeadConfig
+from model.head_config import DenseConfig, HeadConfig, SpanConfig
 from model.image_config import PatchConfig
 from model.latent_config import LatentConfig
 from model.norm_config import NormConfig
@@ -66,6 +66,7 @@ __all__ = [
     "ScoreKind",
     "SharedExpertConfig",
     "ShortConvolutionConfig",
+    "SpanConfig",
     "SpectrogramConfig",
     "StackConfig",
     "VisionConfig",

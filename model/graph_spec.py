@@ -8,7 +8,11 @@ Signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids int64):
                           length]`` if the model has segments, ``attended_lengths
                           [batch]`` (tokens of each row that are attended to) if it may
                           be less than ``lengths``, ``logit_positions
-                          [chosen]`` as below in a masked language model. Of images
+                          [chosen]`` as below in a masked language model. If it
+                          scores spans: ``word_positions [batch, words]`` (int32;
+                          index of each word's first token, -1: none),
+                          ``word_lengths [batch]`` (words of each right-padded row),
+                          ``label_positions [batch, labels]`` (int32). Of images
                           ``pixels [batch, height, width, channels]``, uint8; without
                           the others, or one for each text. Of speech only ``samples
                           [batch, samples]``, int16, and ``num_samples [batch]`` (valid
@@ -23,7 +27,9 @@ Signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids int64):
                           size]``; or ``logits``: of texts ``[batch,
                           labels]``, of tokens ``[batch, length, labels]``, of an
                           answer's start and end ``[batch, length, 2]``, of masked
-                          tokens ``[chosen, vocabulary]``.
+                          tokens ``[chosen, vocabulary]``, of spans from each word
+                          ``[batch, words, max_width, labels]``, which are 0 beyond the
+                          last word.
 ``encode`` of an          in: ``token_ids``, ``lengths``. out: one tensor for every
 encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size]``, and
                           for every ``recurrent`` state that has a ``source``,
@@ -91,6 +97,8 @@ IMAGE_VECTORS, IMAGE_POSITIONS = "image_vectors", "image_positions"
 ATTENDED_LENGTHS = "attended_lengths"
 # Outputs of models with several kinds of vectors.
 SPARSE_WEIGHTS, MULTI_VECTORS = "sparse_weights", "multi_vectors"
+# Inputs of an encoder that scores spans of words for labels in the text.
+WORD_POSITIONS, WORD_LENGTHS, LABEL_POSITIONS = "word_positions", "word_lengths", "label_positions"
 # Outputs with adaptive computation time.
 UPDATES, REMAINDERS = "updates", "remainders"
 

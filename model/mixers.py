@@ -18,6 +18,7 @@ from model.config import (
     MixerKind,
     ScoreKind,
     ShortConvolutionConfig,
+    SpanConfig,
 )
 from model.disentangled import DisentangledBias
 from model.eager import split_heads, split_qkv, update_cache
@@ -41,17 +42,17 @@ from model.short_convolution import CausalConvolution, EncoderConvolution
 from model.span_convolution import SpanConvolution
 from model.ssru import SimplerSimpleRecurrentUnit
 
-_Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig, ShortConvolutionConfig)
+_Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig, ShortConvolutionConfig, SpanConfig)
 
 
 def required(part: _Part | None) -> _Part:
-    """Returns ``part`` of a layer's configuration, which must be present.
+    """Returns ``part`` of the configuration of a layer or head, which must be present.
 
     Raises:
         ValueError: it is None.
     """
     if part is None:
-        raise ValueError("this layer lacks the configuration of one of its parts")
+        raise ValueError("the configuration lacks one of its parts")
     return part
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from model.adaptive import AdaptiveDecoder, AdaptiveEncoder
 from model.audio_embedding import AudioEmbedding
-from model.config import Kind, ModelConfig
+from model.config import HeadKind, Kind, ModelConfig
 from model.eager import EagerKernels
 from model.embeddings import (
     FirstEmbedding,
@@ -24,6 +24,7 @@ from model.layers import full_lengths
 from model.mixer_state import State
 from model.recurrent import RecurrentDecoder, RecurrentEncoder
 from model.rereading import RereadingDecoder, shifted
+from model.span_head import SpanHead, SpanPlaces
 from model.spectrogram import SpectrogramEmbedding
 from model.stacks import Decoder, Encoder
 from model.vision import ImageVectors, VisionTower
@@ -44,6 +45,12 @@ class EncodedFrames(NamedTuple):
 
     hidden: Tensor
     lengths: Tensor
+
+
+def _head(config: ModelConfig, kernels: ModelKernels) -> nn.Module:
+    if config.head.kind == HeadKind.SPAN_CLASSIFICATION:
+        return SpanHead(config, kernels)
+    return HEADS[config.head.kind](config)
 
 
 class Transformer(nn.Module):
@@ -92,7 +99,7 @@ class Transformer(nn.Module):
         self.vision: VisionTower | None = None
         if config.vision is not None:
             self.vision = VisionTower(config, config.vision, kernels)
-        self.head = HEADS[config.head.kind](config)
+        self.head = _head(config, kernels)
 
     def encode(
         self,
@@ -213,6 +220,11 @@ class Transformer(nn.Module):
         if isinstance(self.head, EmbeddingHead):
             outputs += [hidden, *self.head.of_tokens(hidden)]
         return outputs
+
+    def score_spans(self, hidden: Tensor, places: SpanPlaces) -> Tensor:
+        """The logits of spans for labels: see :class:`model.span_head.SpanHead`."""
+        scores: Tensor = self.head(hidden, places)
+        return scores
 
     def decode(
         self,

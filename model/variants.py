@@ -102,4 +102,5 @@ class HeadKind(StrEnum):
     MULTI_VECTOR_EMBEDDING = "multi_vector_embedding"  # Khattab and Zaharia 2020, ColBERT
     CLASSIFICATION = "classification"
     TOKEN_CLASSIFICATION = "token_classification"  # also question answering: labels start and end
+    SPAN_CLASSIFICATION = "span_classification"  # by the request's labels: GLiNER
     LANGUAGE_MODEL = "language_model"  # next tokens; in an encoder, masked tokens

@@ -17,6 +17,7 @@ from export.importers.multi_vector import is_multi_vector, multi_vector_embedder
 from export.importers.renaming import Rename, prefixed, rename
 from export.importers.samples import ENGLISH_TEXTS
 from export.importers.sentence_transformers import embedder, is_embedder
+from export.importers.span_heads import is_span_classifier, span_classifier
 from export.importers.sparse_embedders import is_sparse, sparse_embedder
 from export.importers.support import bundle_name
 from export.readers.hugging_face import HuggingFaceFolder
@@ -72,6 +73,8 @@ def read_head(
         UnsupportedError: the class is not in ``heads``.
     """
     architecture = next(iter(folder.config.texts("architectures")), default)
+    if is_span_classifier(folder):
+        return architecture, span_classifier(folder)
     if is_multi_vector(folder):
         return architecture, multi_vector_embedder(folder, max_positions)
     read = lookup(heads, architecture, f"{folder.config.origin}: architectures")
@@ -157,6 +160,7 @@ def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -
         edits=head.edits,
         embedding=head.embedding,
         pair_template=head.pair_template,
+        span_tagging=head.span_tagging,
         max_input_tokens=head.max_input_tokens,
         sample_inputs=ENGLISH_TEXTS,
     )

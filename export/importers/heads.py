@@ -16,7 +16,14 @@ from export.importers.support import MAX_LABELS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
-from model.bundle import EditVocabulary, Embedding, PairTemplate, ScoreFunction, Task
+from model.bundle import (
+    EditVocabulary,
+    Embedding,
+    PairTemplate,
+    ScoreFunction,
+    SpanTagging,
+    Task,
+)
 from model.config import DenseConfig, HeadConfig, HeadKind, PoolingKind
 
 SCORE_FUNCTIONS = {
@@ -54,6 +61,7 @@ class Head:
     edits: EditVocabulary | None = None
     embedding: Embedding | None = None
     pair_template: PairTemplate | None = None
+    span_tagging: SpanTagging | None = None
     max_input_tokens: int | None = None
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 

@@ -28,6 +28,7 @@ from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_
 from export.importers.encoder_families import ENCODERS
 from export.importers.g2p import import_g2p, is_g2p
 from export.importers.gguf_architectures import GGUF
+from export.importers.gliner import GLINER_FILE, import_gliner, is_gliner
 from export.importers.idefics3 import import_idefics3, import_smolvlm
 from export.importers.language_models import (
     import_gemma3_language_model,
@@ -198,6 +199,11 @@ CHECKPOINT_FORMATS = (
         f"({MODULES_FILE} with {STATIC_EMBEDDING})",
         matches=is_static,
         load=import_static,
+    ),
+    CheckpointFormat(
+        description=f"a folder of the package gliner ({GLINER_FILE}, safetensors, tokenizer.json)",
+        matches=is_gliner,
+        load=import_gliner,
     ),
     CheckpointFormat(
         description=f"a Hugging Face folder ({CONFIG_FILE}, safetensors, tokenizer.json; "

@@ -87,14 +87,14 @@ class HuggingFaceFolder:
         return SafetensorsWeights(_weight_files(self.path / path))
 
 
-def read_folder(path: Path) -> HuggingFaceFolder:
+def read_folder(path: Path, config_file: str = CONFIG_FILE) -> HuggingFaceFolder:
     """Reads the folder ``path``; each weight is read on access.
 
     Raises:
         SourceError: a file is missing or damaged.
         UnsupportedError: all weights are pickles.
     """
-    config = read_fields(path / CONFIG_FILE)
+    config = read_fields(path / config_file)
     return HuggingFaceFolder(
         path=path,
         config=config,
