@@ -157,7 +157,18 @@ class TagOptions(LengthOptions, total=False):
     ignored_labels: Annotated[
         Sequence[str], Flag(name="ignore", help="Label that is no entity; O by default.")
     ]
-    min_score: Annotated[float | None, Flag(help="Drop entities with a lower score.")]
+    min_score: Annotated[
+        float | None, Flag(help="Drop entities with a lower score; 0 by default, 0.5 with labels.")
+    ]
+    candidate_labels: Annotated[
+        Sequence[str],
+        Flag(name="label", help="Label to find, for a model without its own (GLiNER)."),
+    ]
+    """The labels to find, for a model without labels of its own."""
+    nested: Annotated[bool | None, Flag(help="Allow entities of these labels inside others.")]
+    multi_label: Annotated[
+        bool | None, Flag(help="Allow several of these labels for the same words.")
+    ]
 
 
 class FillMaskOptions(LengthOptions, total=False):

@@ -17,6 +17,12 @@ function places({ data }) {
     { start: data[3 * i + 1], end: data[3 * i + 2], index: i }));
 }
 
+/** The tensor of labels that are separated by commas, if there are any. */
+function candidates(text) {
+  const names = text.split(",").map((name) => name.trim()).filter(Boolean);
+  return names.length > 0 ? { candidate_labels: names } : {};
+}
+
 function streamRequest(model, values, options) {
   const path = `/v2/models/${encodeURIComponent(model.id)}/generate_stream`;
   return { path, body: { text_input: values.text, parameters: options } };
@@ -100,16 +106,19 @@ export const TASKS = {
       candidate_labels: { label: "Other labels, by commas (for models of inference)", value: "" },
     },
     request: (model, { text, top_k, candidate_labels }) => {
-      const names = candidate_labels.split(",").map((name) => name.trim()).filter(Boolean);
-      const others = names.length > 0 ? { candidate_labels: names } : {};
-      return inferRequest(model.id, { text_input: [text], ...others }, { top_k });
+      const inputs = { text_input: [text], ...candidates(candidate_labels) };
+      return inferRequest(model.id, inputs, { top_k });
     },
     show: ({ labels, scores }) => [scoreTable(labels.data.map((label, i) => [label, scores.data[i]]))],
   },
   tag: {
     title: "Tag",
-    fields: { text: texts("Text", "My name is John Smith and I live in Lisbon.") },
-    request: (model, { text }) => inferRequest(model.id, { text_input: [text] }),
+    fields: {
+      text: texts("Text", "My name is John Smith and I live in Lisbon."),
+      candidate_labels: { label: "Labels to find, by commas (for models without their own)", value: "" },
+    },
+    request: (model, { text, candidate_labels }) => (
+      inferRequest(model.id, { text_input: [text], ...candidates(candidate_labels) })),
     show: ({ labels, scores, spans }, { text }) => [marked(text, places(spans).map((place) => (
       { ...place, make: (part) => element("mark", { title: scores.data[place.index].toFixed(3) },
         part, element("small", {}, labels.data[place.index])) })))],

@@ -1,7 +1,7 @@
 """Fidelity of encoders: vectors, decisions of heads, predictions for masks, and transcripts."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,9 +22,10 @@ from export.fidelity.figures import (
 from export.fidelity.subject import GraphFolder, Subject
 from export.fidelity.texts import QUESTIONS, mixed_texts
 from export.runtime import Floats, Session
+from export.span_places import RowPlaces
 from model.bundle import Embedding, EmbeddingKind, MultiVector, ScoreFunction, Task
 from model.ctc import token_runs
-from model.graph_spec import MULTI_VECTORS, SPARSE_WEIGHTS
+from model.graph_spec import MULTI_VECTORS, SPARSE_WEIGHTS, WORD_POSITIONS
 from model.late_interaction import document_ids, kept_tokens, query_ids
 
 BATCH = 8
@@ -125,10 +126,11 @@ def _token_vectors(
 
 def _labels(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
     """Compares labels of texts or of tokens: ``[labels]`` or ``[tokens, labels]`` per text."""
-    score = subject.score_function or ScoreFunction.SOFTMAX
-    return _decisions(
-        _texts(subject, sessions[0]), sessions, SCORES[score], score == ScoreFunction.SIGMOID
-    )
+    score, inputs = subject.score_function or ScoreFunction.SOFTMAX, _texts(subject, sessions[0])
+    if any(spec.name == WORD_POSITIONS for spec in sessions[0].graph.inputs):
+        score = ScoreFunction.SIGMOID  # each span and label is a decision
+        inputs = replace(inputs, places=[RowPlaces.of_length(len(row)) for row in inputs.rows])
+    return _decisions(inputs, sessions, SCORES[score], score == ScoreFunction.SIGMOID)
 
 
 def _answers(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:

@@ -12,6 +12,7 @@ from model.bundle import (
     PIXELS,
     SAMPLES,
     SPARSE_WEIGHTS,
+    WORD_POSITIONS,
     GraphSpec,
 )
 from server.engine.encoder_attention import EncoderAttention
@@ -19,7 +20,7 @@ from server.engine.gpu.buckets import TextBuckets
 from server.engine.gpu.padded_encoder import PaddedEncoder
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.update import EncoderOutput
-from server.engine.run_inputs import adapters_of, pad, pad_samples
+from server.engine.run_inputs import adapters_of, pad, pad_samples, span_inputs
 from server.engine.sparse_vectors import largest_weights
 from server.runtime.contract import BoundGraph, Graph
 from server.runtime.memory import Array
@@ -167,6 +168,8 @@ class EncoderRunner:
                 for position in job.logit_positions
             ]
             inputs["logit_positions"] = np.array(positions, np.int32)
+        if WORD_POSITIONS in self._inputs:
+            inputs |= span_inputs(jobs)
         return inputs
 
     def _split(
@@ -183,6 +186,8 @@ class EncoderRunner:
             if "logit_positions" in self._inputs:
                 vector = output[start : start + len(job.logit_positions)]
                 start += len(job.logit_positions)
+            elif WORD_POSITIONS in self._inputs:
+                vector = output[row, : len(job.word_positions), :, : len(job.label_positions)]
             else:
                 vector = output[row, : job.num_tokens] if output.ndim > 2 else output[row]
             of_tokens = {

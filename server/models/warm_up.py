@@ -219,6 +219,8 @@ def _job(model: Model, num_tokens: int) -> Job:
             image=None if image is None else _black(image),
             num_image_tokens=0 if image is None else image.num_tokens,
             logit_positions=(0,) if has_positions else (),
+            word_positions=tuple(range(num_tokens)) if manifest.span_tagging else (),
+            label_positions=(0,) if manifest.span_tagging else (),
         )
     if manifest.audio is not None:
         samples = np.zeros(manifest.audio.num_samples, np.int16)

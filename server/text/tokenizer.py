@@ -77,6 +77,11 @@ class Tokenizer:
             _check_length(encoding, max_tokens, index)
         return [tuple(encoding.ids) for encoding in batch]
 
+    def encode_words(self, rows: Sequence[Sequence[str]]) -> list[Encoding]:
+        """Tokenizes texts that are split into words: ``word_ids`` are the words' indices."""
+        encodings: list[Encoding] = self._tokenizer.encode_batch(rows, is_pretokenized=True)
+        return encodings
+
     def encode_after(
         self, context: str, text: str, max_tokens: int | None = None
     ) -> tuple[tuple[int, ...], int]:

@@ -217,12 +217,12 @@ def _kept(num_tokens: int, first: range, text: range, limit: LengthLimit) -> _Ke
     """
     room = limit.max_tokens - (num_tokens - len(first) - len(text))
     if room < 1:
-        raise _no_room(limit)
+        raise no_room(limit)
     if limit.long_input == LongInput.WINDOWS:
         room -= len(first)
         if room < 1:
-            raise _no_room(limit)
-        return _Kept(first, room, room - _stride(room, limit), text)
+            raise no_room(limit)
+        return _Kept(first, room, room - overlap(room, limit), text)
     kept_first = first
     if first:
         shorter = min(len(first), len(text), room // 2)
@@ -230,7 +230,7 @@ def _kept(num_tokens: int, first: range, text: range, limit: LengthLimit) -> _Ke
         kept_first = _cut(first, first_room, limit)
         room -= first_room
     if room < 1 and text:
-        raise _no_room(limit)
+        raise no_room(limit)
     return _Kept(kept_first, room, room, _cut(text, room, limit))
 
 
@@ -256,12 +256,17 @@ def _joined(
     return (*start, *whole[part.start : part.stop], *whole[text.stop :])
 
 
-def _no_room(limit: LengthLimit) -> TooLongError:
+def no_room(limit: LengthLimit) -> TooLongError:
+    """The error for windows without room for the text."""
     return TooLongError(f"a window of {limit.max_tokens} tokens has no room for the text")
 
 
-def _stride(room: int, limit: LengthLimit) -> int:
-    """The overlap of adjacent windows in tokens, which must be less than ``room``."""
+def overlap(room: int, limit: LengthLimit) -> int:
+    """The overlap in tokens of adjacent windows with ``room`` for the text's tokens.
+
+    Raises:
+        TooLongError: it is not less than ``room``.
+    """
     stride = room // 4 if limit.stride is None else limit.stride
     if stride >= room:
         raise TooLongError(

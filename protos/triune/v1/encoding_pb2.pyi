@@ -850,12 +850,26 @@ class TagOptions(_message.Message):
     AGGREGATION_FIELD_NUMBER: _builtins.int
     IGNORED_LABELS_FIELD_NUMBER: _builtins.int
     MIN_SCORE_FIELD_NUMBER: _builtins.int
+    CANDIDATE_LABELS_FIELD_NUMBER: _builtins.int
+    NESTED_FIELD_NUMBER: _builtins.int
+    MULTI_LABEL_FIELD_NUMBER: _builtins.int
     aggregation: Global___Aggregation.ValueType
     min_score: _builtins.float
-    """Leaves out entities with lower scores."""
+    """Leaves out entities with lower scores. Default: 0, and 0.5 with candidate_labels."""
+    nested: _builtins.bool
+    """Whether entities of candidate labels may contain others. Else they do not overlap."""
+    multi_label: _builtins.bool
+    """Whether entities with several of the candidate labels may have the same words."""
     @_builtins.property
     def ignored_labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Labels to leave out. Default: "O"."""
+
+    @_builtins.property
+    def candidate_labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The labels to find, at most 100; for models without labels of their own (GLiNER), which need
+        them. Together with a text they may be as long as the model accepts. Not together with another
+        aggregation than SIMPLE.
+        """
 
     def __init__(
         self,
@@ -863,14 +877,26 @@ class TagOptions(_message.Message):
         aggregation: Global___Aggregation.ValueType = ...,
         ignored_labels: _abc.Iterable[_builtins.str] | None = ...,
         min_score: _builtins.float | None = ...,
+        candidate_labels: _abc.Iterable[_builtins.str] | None = ...,
+        nested: _builtins.bool | None = ...,
+        multi_label: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "min_score", b"min_score"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_multi_label", b"_multi_label", "_nested", b"_nested", "min_score", b"min_score", "multi_label", b"multi_label", "nested", b"nested"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "aggregation", b"aggregation", "ignored_labels", b"ignored_labels", "min_score", b"min_score"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_multi_label", b"_multi_label", "_nested", b"_nested", "aggregation", b"aggregation", "candidate_labels", b"candidate_labels", "ignored_labels", b"ignored_labels", "min_score", b"min_score", "multi_label", b"multi_label", "nested", b"nested"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__min_score: _TypeAlias = _typing.Literal["min_score"]  # noqa: Y015
     _WhichOneofArgType__min_score: _TypeAlias = _typing.Literal["_min_score", b"_min_score"]  # noqa: Y015
+    _WhichOneofReturnType__multi_label: _TypeAlias = _typing.Literal["multi_label"]  # noqa: Y015
+    _WhichOneofArgType__multi_label: _TypeAlias = _typing.Literal["_multi_label", b"_multi_label"]  # noqa: Y015
+    _WhichOneofReturnType__nested: _TypeAlias = _typing.Literal["nested"]  # noqa: Y015
+    _WhichOneofArgType__nested: _TypeAlias = _typing.Literal["_nested", b"_nested"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_score) -> _WhichOneofReturnType__min_score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__multi_label) -> _WhichOneofReturnType__multi_label | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__nested) -> _WhichOneofReturnType__nested | None: ...
 
 Global___TagOptions: _TypeAlias = TagOptions  # noqa: Y015
 
@@ -921,7 +947,7 @@ class Entity(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     label: _builtins.str
     score: _builtins.float
-    """The mean probability of its tokens or words."""
+    """The mean probability of its tokens or words; with candidate_labels that of the whole span."""
     start: _builtins.int
     end: _builtins.int
     text: _builtins.str

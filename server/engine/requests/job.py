@@ -234,6 +234,9 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
         num_attended: how many leading tokens are attended to; None for all. Only for models with
             the input ``attended_lengths``.
         logit_positions: indices of the tokens to predict, for a masked language model.
+        word_positions: index of the first token of each word, -1 for none; for a model that scores
+            spans of words for labels.
+        label_positions: index of each label's token, for such a model.
         max_active_dims: how many of a sparse vector's largest weights to return.
         token_outputs: names of outputs with a row for each token to return too, from an embedding
             model.
@@ -252,6 +255,8 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
     segment_ids: tuple[int, ...] = ()
     num_attended: int | None = None
     logit_positions: tuple[int, ...] = ()
+    word_positions: tuple[int, ...] = ()
+    label_positions: tuple[int, ...] = ()
     max_active_dims: int = MAX_ACTIVE_DIMS
     token_outputs: tuple[str, ...] = ()
     attention: AttentionSelection | None = None

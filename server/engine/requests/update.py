@@ -32,9 +32,9 @@ class EncoderOutput(msgspec.Struct, frozen=True, eq=False):
     """An encoder's output for one text, image or window. It owns its memory.
 
     Attributes:
-        vector: ``[width]``; ``[length, width]`` from a model with one vector per token; or
-            ``[positions, vocabulary]`` from a masked language model. A sparse vector has its
-            largest weights only.
+        vector: ``[width]``; ``[length, width]`` from a model with one vector per token;
+            ``[positions, vocabulary]`` from a masked language model; or ``[words, max_width,
+            labels]`` of spans. A sparse vector has its largest weights only.
         of_tokens: by name, the outputs with a row for each token that the job wants, ``[length]``
             or ``[length, width]``; those that the graph has.
         indices: for a sparse vector, the token ids of the weights in ``vector``, ascending.

@@ -133,13 +133,16 @@ async def file_of(call: Call[PipelineBody], kind: str) -> bytes:
 async def token_classification(model: str, call: Call[PipelineBody]) -> Response:
     """Entities of texts. By default, neighbours of one label are joined."""
     given = call.body.given
-    check_parameters(given, ("aggregation_strategy", "ignore_labels", "stride"))
+    names = ("aggregation_strategy", "ignore_labels", "stride", "candidate_labels", "multi_label")
+    check_parameters(given, names)
     aggregation = given.aggregation_strategy or Aggregation.SIMPLE
     request = TagRequest(
         model=model,
         inputs=texts_of(call.body),
         aggregation=aggregation,
         ignored_labels=tuple(given.ignore_labels or ()),
+        candidate_labels=tuple(given.candidate_labels or ()),
+        multi_label=bool(given.multi_label),
         length=LengthOptions(stride=given.stride),
     )
     result = await call.service.tag(request, call.caller)

@@ -192,10 +192,18 @@ def _texts_or_images(tensors: Tensors) -> dict[str, Any]:
     return given
 
 
+def _candidates(tensors: Tensors) -> dict[str, Any]:
+    if "candidate_labels" not in tensors:
+        return {}
+    return {"candidate_labels": tensors["candidate_labels"].texts()}
+
+
+def _tagged(tensors: Tensors) -> dict[str, Any]:
+    return _candidates(tensors) | _inputs(tensors)
+
+
 def _classified(tensors: Tensors) -> dict[str, Any]:
-    given = {}
-    if "candidate_labels" in tensors:
-        given["candidate_labels"] = tensors["candidate_labels"].texts()
+    given = _candidates(tensors)
     if AUDIO_INPUT in tensors:
         return given | {"audio": tensors[AUDIO_INPUT].files()}
     if "text_pair" not in tensors:
@@ -258,7 +266,7 @@ def _recording(tensors: Tensors) -> dict[str, Any]:
 _ENCODERS: dict[Task, tuple[Any, str, Callable[[Tensors], dict[str, Any]]]] = {
     Task.EMBED: (EmbedRequest, "text_input", _texts_or_images),
     Task.CLASSIFY: (ClassifyRequest, "text_input", _classified),
-    Task.TAG: (TagRequest, "text_input", _inputs),
+    Task.TAG: (TagRequest, "text_input", _tagged),
     Task.FILL_MASK: (FillMaskRequest, "text_input", _inputs),
     Task.ANSWER: (AnswerRequest, "question", _questions),
     Task.RERANK: (RerankRequest, "passages", _query),

@@ -108,7 +108,8 @@ SIGNATURES = {
         (TensorSpec("labels", BYTES, (ANY, ANY)), TensorSpec("scores", "FP32", (ANY, ANY))),
     ),
     Task.TAG: Signature(
-        (_TEXT,), (TensorSpec("labels", BYTES), TensorSpec("entities", BYTES), _SCORES, _SPANS)
+        (_TEXT, TensorSpec("candidate_labels", BYTES, is_optional=True)),
+        (TensorSpec("labels", BYTES), TensorSpec("entities", BYTES), _SCORES, _SPANS),
     ),
     Task.FILL_MASK: Signature(
         (_TEXT,),
