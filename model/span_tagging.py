@@ -1,5 +1,10 @@
-"""How a tagger of the request's labels reads texts. Imports no torch."""
+"""How a tagger of the request's labels reads texts. Imports no torch.
 
+``export`` and ``server`` share these rules, which are those of the package ``gliner``.
+"""
+
+import re
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -7,6 +12,7 @@ import msgspec
 from model.graph_spec import Record, Size, TokenId
 
 MAX_SPAN_WORDS = 256
+_WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")
 
 MaxWidth = Annotated[int, msgspec.Meta(ge=1, le=MAX_SPAN_WORDS)]
 
@@ -30,3 +36,13 @@ class SpanTagging(Record, frozen=True, kw_only=True):
     reads_marker: bool = True
     max_width: MaxWidth
     max_words: Size
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """The start and end of each word of ``text``, in characters."""
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+def prompt_words(labels: Sequence[str], marker: str, separator: str) -> list[str]:
+    """The words before a text's: the marker and the label for each label, and the separator."""
+    return [*(word for label in labels for word in (marker, label)), separator]

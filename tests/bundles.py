@@ -168,6 +168,14 @@ def retrieval_bundles() -> Path:
     return _cached(f"retrieval-{key}", retrieval_models.NAMES, retrieval_models.write_bundle_of)
 
 
+def gliner_bundles() -> Path:
+    """Random taggers of the request's labels: ``tests.gliner_models.NAMES``."""
+    from tests import gliner_models  # noqa: PLC0415  (imports torch)
+
+    key = _key("model", "export", "tests/heads.py", "tests/gliner_models.py")
+    return _cached(f"gliner-{key}", gliner_models.NAMES, gliner_models.write_bundle_of)
+
+
 def m3_bundles() -> Path:
     """Random models with several kinds of vectors: ``tests.m3_models.NAMES``."""
     from tests import m3_models  # noqa: PLC0415  (imports torch)

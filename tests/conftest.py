@@ -138,6 +138,12 @@ def head_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def gliner_bundles() -> Path:
+    """``tests.bundles.gliner_bundles``."""
+    return bundles.gliner_bundles()
+
+
+@pytest.fixture(scope="session")
 def m3_bundles() -> Path:
     """``tests.bundles.m3_bundles``."""
     return bundles.m3_bundles()

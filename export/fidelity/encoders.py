@@ -1,7 +1,7 @@
 """Fidelity of encoders: vectors, decisions of heads, predictions for masks, and transcripts."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,10 +22,10 @@ from export.fidelity.figures import (
 from export.fidelity.subject import GraphFolder, Subject
 from export.fidelity.texts import QUESTIONS, mixed_texts
 from export.runtime import Floats, Session
-from export.span_places import RowPlaces
+from export.span_places import prompted_row
 from model.bundle import Embedding, EmbeddingKind, MultiVector, ScoreFunction, Task
 from model.ctc import token_runs
-from model.graph_spec import MULTI_VECTORS, SPARSE_WEIGHTS, WORD_POSITIONS
+from model.graph_spec import MULTI_VECTORS, SPARSE_WEIGHTS
 from model.late_interaction import document_ids, kept_tokens, query_ids
 
 BATCH = 8
@@ -126,11 +126,29 @@ def _token_vectors(
 
 def _labels(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
     """Compares labels of texts or of tokens: ``[labels]`` or ``[tokens, labels]`` per text."""
-    score, inputs = subject.score_function or ScoreFunction.SOFTMAX, _texts(subject, sessions[0])
-    if any(spec.name == WORD_POSITIONS for spec in sessions[0].graph.inputs):
-        score = ScoreFunction.SIGMOID  # each span and label is a decision
-        inputs = replace(inputs, places=[RowPlaces.of_length(len(row)) for row in inputs.rows])
-    return _decisions(inputs, sessions, SCORES[score], score == ScoreFunction.SIGMOID)
+    score = subject.score_function or ScoreFunction.SOFTMAX
+    return _decisions(
+        _texts(subject, sessions[0]), sessions, SCORES[score], score == ScoreFunction.SIGMOID
+    )
+
+
+def _tags(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
+    """Compares labels of tokens, or of each span of words whether each label fits it."""
+    spec = subject.span_tagging
+    if spec is None:
+        return _labels(subject, sessions)
+    texts = mixed_texts()[: subject.max_texts]
+    found = [prompted_row(subject.tokenizer, spec, x, subject.max_positions) for x in texts]
+    rows = [row for row in found if row is not None]
+    ids = [row.ids for row in rows]
+    segments = _zeros(ids) if _has_segments(sessions[0]) else None
+    inputs = EncoderInputs(ids, segments, places=[row.places for row in rows])
+
+    def scores(logits: Floats) -> Doubles:
+        ends = np.arange(len(logits))[:, None] + np.arange(logits.shape[1])
+        return SCORES[ScoreFunction.SIGMOID](logits[ends < len(logits)])
+
+    return _decisions(inputs, sessions, scores, multiple=True)
 
 
 def _answers(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
@@ -196,7 +214,7 @@ COMPARISONS: dict[Task, Comparison] = {
     Task.EMBED: _vectors,
     Task.RERANK: _ranks,
     Task.CLASSIFY: _labels,
-    Task.TAG: _labels,
+    Task.TAG: _tags,
     Task.CORRECT: _labels,
     Task.ANSWER: _answers,
     Task.FILL_MASK: _masks,

@@ -33,6 +33,7 @@ from model.bundle import (
     Manifest,
     PairTemplate,
     ScoreFunction,
+    SpanTagging,
     SpecialTokens,
     Task,
     TranscriptionTokens,
@@ -87,6 +88,7 @@ class Subject:
     score_function: ScoreFunction | None
     embedding: Embedding | None
     pair_template: PairTemplate | None
+    span_tagging: SpanTagging | None
     source_language: str | None
     languages: dict[str, int]
     image: ImageSpec | None
@@ -111,6 +113,7 @@ class Subject:
             score_function=checkpoint.score_function,
             embedding=checkpoint.embedding,
             pair_template=checkpoint.pair_template,
+            span_tagging=checkpoint.span_tagging,
             source_language=checkpoint.source_language,
             languages=checkpoint.languages,
             image=checkpoint.image,
@@ -136,6 +139,7 @@ class Subject:
             score_function=manifest.score_function,
             embedding=manifest.embedding,
             pair_template=manifest.pair_template,
+            span_tagging=manifest.span_tagging or None,
             source_language=manifest.source_language,
             languages=manifest.languages,
             image=manifest.image,

@@ -28,6 +28,10 @@ def choose_held_out(checkpoint: Checkpoint, choice: str) -> HeldOutSet | None:
         raise UnsupportedError(
             f"--evaluate: no quality is measured for {task}; supported: {', '.join(MEASURES)}"
         )
+    if checkpoint.span_tagging is not None:
+        raise UnsupportedError(
+            "--evaluate: no quality is measured for models that find the request's labels"
+        )
     of_images = checkpoint.image is not None
     if task == Task.GENERATE and checkpoint.config.kind != Kind.DECODER and not of_images:
         raise UnsupportedError(

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from model.bundle import BundleError, EmbeddingKind, GraphSpec, Manifest, StateRole
+from server.bounds import MAX_LABELS
 from server.byte_sizes import in_units
 from server.config import ServerConfig
 from server.engine.cache.slot_tensors import can_hold_prefixes
@@ -181,6 +182,8 @@ def _working_bytes(manifest: Manifest, max_length: int, config: ServerConfig) ->
         num_tokens = config.max_batched_tokens
         # The latest runs keep logits of 2 rows for each slot, in both copies of a graph.
         logits = 4 * 4 * config.num_slots * dimensions.vocabulary_size
+    if manifest.span_tagging:  # scores of spans: by width, all together, and masked
+        logits = 3 * 4 * num_tokens * manifest.span_tagging.max_width * MAX_LABELS
     activations = 4 * num_tokens * dimensions.hidden_size * _VECTORS_PER_TOKEN
     if manifest.audio is not None and manifest.audio.has_frames:
         # The first convolutions have an output for every few samples: 30 seconds took 0.96 GB with

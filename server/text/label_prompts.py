@@ -1,9 +1,8 @@
 """Texts after the labels to find in them, split into words: the input of GLiNER.
 
-Zaratiana et al. 2023, section 2.2. Words and prompts are those of the package ``gliner``.
+Zaratiana et al. 2023, section 2.2. :mod:`model.span_tagging` has the rules for words.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from tokenizers import Encoding
 
 from model.bundle import SpanTagging
+from model.span_tagging import prompt_words, word_spans
 from server.text.tokenizer import Tokenizer
 from server.text.windows import (
     LengthLimit,
@@ -20,11 +20,9 @@ from server.text.windows import (
     TooLongError,
     Window,
     WindowBudget,
-    no_room,
     overlap,
 )
 
-_WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")
 Ids = npt.NDArray[np.int64]
 
 
@@ -34,9 +32,8 @@ class PromptedText:
 
     Attributes:
         tokenized: the windows; its offsets are those of the text's words, in characters.
-        words: for each window, the words in it.
-        word_positions: for each window, the index of each word's first token; -1 for a word
-            without tokens.
+        words: for each window, the words in it. Words without tokens do not count.
+        word_positions: for each window, the index of each word's first token.
         label_positions: in each window, the index of the token that represents each label.
     """
 
@@ -50,16 +47,18 @@ class PromptedText:
 class _Tokens:
     """The tokens of a prompt and a text.
 
-    The tokens of word ``i`` are those from ``starts[i]`` up to ``starts[i + 1]``.
+    The tokens of word ``i``, at least one, are those from ``starts[i]`` up to ``starts[i + 1]``. It
+    is in the text from ``offsets[i][0]`` to ``offsets[i][1]``.
     """
 
     ids: tuple[int, ...]
     starts: Ids
+    offsets: tuple[tuple[int, int], ...]
     label_positions: tuple[int, ...]
 
     @property
     def num_words(self) -> int:
-        return len(self.starts) - 1
+        return len(self.offsets)
 
     @property
     def num_around(self) -> int:
@@ -79,8 +78,7 @@ class LabelPrompts:
     def __init__(self, tokenizer: Tokenizer, spec: SpanTagging, labels: Sequence[str]) -> None:
         self._tokenizer, self._spec = tokenizer, spec
         marker, separator = tokenizer.tokens((spec.marker, spec.separator))
-        self._prompt = [word for label in labels for word in (marker, label)]
-        self._prompt.append(separator)
+        self._prompt = prompt_words(labels, marker, separator)
 
     def tokenize(
         self, texts: Sequence[str], limit: LengthLimit, budget: WindowBudget
@@ -90,7 +88,7 @@ class LabelPrompts:
         Raises:
             TooLongError: a text exceeds the limit or the budget; ``index`` says which.
         """
-        offsets = [[match.span() for match in _WORD.finditer(text)] for text in texts]
+        offsets = [word_spans(text) for text in texts]
         rows = [
             [*self._prompt, *(text[start:end] for start, end in spans)]
             for text, spans in zip(texts, offsets, strict=True)
@@ -98,30 +96,30 @@ class LabelPrompts:
         results = []
         for index, whole in enumerate(self._tokenizer.encode_words(rows)):
             try:
-                tokens = self._tokens(whole, len(rows[index]))
-                results.append(self._split(tokens, offsets[index], limit, budget))
+                results.append(self._split(self._tokens(whole, offsets[index]), limit, budget))
             except TooLongError as error:
                 error.index = index
                 raise
         return results
 
-    def _tokens(self, whole: Encoding, num_words: int) -> _Tokens:
+    def _tokens(self, whole: Encoding, offsets: list[tuple[int, int]]) -> _Tokens:
         words = np.array([-1 if word is None else word for word in whole.word_ids], np.int64)
         # Special tokens belong to no word: those at the end come after the last word.
         (inside,) = np.nonzero(words >= 0)
-        starts = np.searchsorted(words[inside], np.arange(num_words + 1))
+        num_before = len(self._prompt)
+        starts = np.searchsorted(words[inside], np.arange(num_before + len(offsets) + 1))
         bounds = np.append(inside, inside[-1] + 1)[starts]
-        shift = 0 if self._spec.reads_marker else 1
-        labels = bounds[: len(self._prompt) - 1 : 2] + shift
-        return _Tokens(tuple(whole.ids), bounds[len(self._prompt) :], tuple(labels.tolist()))
+        labels = bounds[: num_before - 1 : 2] + (0 if self._spec.reads_marker else 1)
+        own = bounds[num_before:]
+        (kept,) = np.nonzero(own[1:] > own[:-1])
+        return _Tokens(
+            ids=tuple(whole.ids),
+            starts=np.append(own[kept], own[-1]),
+            offsets=tuple(offsets[word] for word in kept.tolist()),
+            label_positions=tuple(labels.tolist()),
+        )
 
-    def _split(
-        self,
-        tokens: _Tokens,
-        offsets: list[tuple[int, int]],
-        limit: LengthLimit,
-        budget: WindowBudget,
-    ) -> PromptedText:
+    def _split(self, tokens: _Tokens, limit: LengthLimit, budget: WindowBudget) -> PromptedText:
         room = _room(tokens, limit, self._spec.max_words)
         ranges = _ranges(tokens, limit, self._spec.max_words, room, budget.num_windows)
         starts = tokens.starts
@@ -140,17 +138,14 @@ class LabelPrompts:
                     num_text_tokens=length,
                 )
             )
-            own = starts[words.start : words.stop + 1]
-            has_tokens = own[1:] > own[:-1]
-            positions.append(
-                tuple(np.where(has_tokens, own[:-1] - first + len(before), -1).tolist())
-            )
+            own = starts[words.start : words.stop] - first + len(before)
+            positions.append(tuple(own.tolist()))
         num_kept = int(starts[ranges[-1].stop] - starts[ranges[0].start])
         if len(ranges) == 1:
             num_kept = lengths[0]
         tokenized = TokenizedText(
             windows=tuple(windows),
-            offsets=tuple(offsets),
+            offsets=tokens.offsets,
             word_ids=(),
             num_truncated_tokens=int(starts[-1] - starts[0]) - num_kept,
         )
@@ -171,7 +166,9 @@ def _room(tokens: _Tokens, limit: LengthLimit, max_words: int) -> int:
         )
     room = limit.max_tokens - tokens.num_around
     if room < 1:
-        raise no_room(limit)
+        raise TooLongError(
+            f"a window of {limit.max_tokens} tokens has no room for the text after the labels"
+        )
     return room
 
 
@@ -183,6 +180,8 @@ def _ranges(
     Raises ``TooLongError`` for a stride that leaves no room.
     """
     count, starts = tokens.num_words, tokens.starts
+    if not count:
+        return [range(0)]
 
     def stop_of(first: int) -> int:
         fitting = int(np.searchsorted(starts, starts[first] + room, side="right")) - 1
@@ -196,10 +195,13 @@ def _ranges(
     ranges = [range(stop_of(0))]
     if ranges[0].stop == count:
         return ranges
-    stride = overlap(room, limit)
+    stride = None if limit.stride is None else overlap(room, limit)
     while ranges[-1].stop < count and len(ranges) <= max_windows:
         last = ranges[-1]
-        first = int(np.searchsorted(starts, starts[last.stop] - stride))
+        # A window that is full of words may have far fewer tokens than there is room for.
+        quarter = int(starts[last.stop] - starts[last.start]) // 4
+        kept = quarter if stride is None else stride
+        first = int(np.searchsorted(starts, starts[last.stop] - kept))
         first = min(max(first, last.start + 1), last.stop)
         # A window that ends where the last one does, because of a long word, is left out.
         while stop_of(first) <= last.stop:

@@ -217,11 +217,11 @@ def _kept(num_tokens: int, first: range, text: range, limit: LengthLimit) -> _Ke
     """
     room = limit.max_tokens - (num_tokens - len(first) - len(text))
     if room < 1:
-        raise no_room(limit)
+        raise _no_room(limit)
     if limit.long_input == LongInput.WINDOWS:
         room -= len(first)
         if room < 1:
-            raise no_room(limit)
+            raise _no_room(limit)
         return _Kept(first, room, room - overlap(room, limit), text)
     kept_first = first
     if first:
@@ -230,7 +230,7 @@ def _kept(num_tokens: int, first: range, text: range, limit: LengthLimit) -> _Ke
         kept_first = _cut(first, first_room, limit)
         room -= first_room
     if room < 1 and text:
-        raise no_room(limit)
+        raise _no_room(limit)
     return _Kept(kept_first, room, room, _cut(text, room, limit))
 
 
@@ -256,8 +256,7 @@ def _joined(
     return (*start, *whole[part.start : part.stop], *whole[text.stop :])
 
 
-def no_room(limit: LengthLimit) -> TooLongError:
-    """The error for windows without room for the text."""
+def _no_room(limit: LengthLimit) -> TooLongError:
     return TooLongError(f"a window of {limit.max_tokens} tokens has no room for the text")
 
 

@@ -6,30 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.text.label_spans import SpanRules, find_spans, join_windows
-
-
-def expected(scores: np.ndarray, rules: SpanRules) -> list[tuple[int, int, int]]:
-    count, width, labels = scores.shape
-    spans = [
-        (i, i + k, c)
-        for i in range(count)
-        for k in range(width)
-        for c in range(labels)
-        if i + k < count and scores[i, k, c] >= rules.min_score
-    ]
-    taken: list[tuple[int, int, int]] = []
-    for first, last, label in sorted(spans, key=lambda x: -scores[x[0], x[1] - x[0], x[2]]):
-        for a, b, _ in taken:
-            is_apart = last < a or b < first
-            is_nested = (a <= first and last <= b) or (first <= a and b <= last)
-            if (a, b) == (first, last):
-                if not rules.multi_label:
-                    break
-            elif not (is_apart or (rules.nested and is_nested)):
-                break
-        else:
-            taken.append((first, last, label))
-    return sorted(taken, key=lambda span: span[0])
+from tests.gliner_models import Rules, greedy
 
 
 @given(st.integers(0, 999), st.integers(1, 30), st.integers(1, 5), st.booleans(), st.booleans())
@@ -38,8 +15,9 @@ def test_takes_the_best_spans_first(
 ) -> None:
     logits = np.random.default_rng(seed).standard_normal((count, width, 3), np.float32)
     rules = SpanRules(0.4, nested, multi_label)
+    scores = 0.5 * (1 + np.tanh(0.5 * logits))
     found = [(span.first, span.last, span.label) for span in find_spans(logits, rules)]
-    assert found == expected(0.5 * (1 + np.tanh(0.5 * logits)), rules)
+    assert found == greedy(scores, Rules(0.4, nested, multi_label))
 
 
 def test_joins_windows_by_the_words_around_a_span() -> None:

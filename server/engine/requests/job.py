@@ -234,8 +234,8 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
         num_attended: how many leading tokens are attended to; None for all. Only for models with
             the input ``attended_lengths``.
         logit_positions: indices of the tokens to predict, for a masked language model.
-        word_positions: index of the first token of each word, -1 for none; for a model that scores
-            spans of words for labels.
+        word_positions: index of the first token of each word, for a model that scores spans of
+            words for labels.
         label_positions: index of each label's token, for such a model.
         max_active_dims: how many of a sparse vector's largest weights to return.
         token_outputs: names of outputs with a row for each token to return too, from an embedding
