@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 
+from model.adapters import ADAPTERS
 from model.bundle import (
     ATTENDED_LENGTHS,
     ENCODE_IMAGES,
     IMAGE_VECTORS,
+    LABEL_POSITIONS,
     NUM_SAMPLES,
     PIXELS,
     SAMPLES,
+    WORD_LENGTHS,
+    WORD_POSITIONS,
     AudioSpec,
     BundleError,
     Dtype,
@@ -114,6 +118,35 @@ def check_speech(manifest: Manifest, audio: AudioSpec, label: str) -> None:
         raise BundleError(f"{label}: ctc: the graph encode does not return tokens of frames")
     if not transcribes and outputs != (("batch", len(manifest.labels)),):
         raise BundleError(f"{label}: labels: the graph encode does not return their logits")
+
+
+_SPAN_INPUTS: dict[str, tuple[Dtype, Shape]] = {
+    WORD_POSITIONS: (Dtype.INT32, ("batch", "words")),
+    WORD_LENGTHS: (Dtype.INT32, ("batch",)),
+    LABEL_POSITIONS: (Dtype.INT32, ("batch", "labels")),
+}
+
+
+def check_span_tagging(manifest: Manifest, label: str) -> None:
+    """Rejects a graph that scores spans otherwise than ``span_tagging`` states, or without it."""
+    spec, graph = manifest.span_tagging or None, manifest.graphs.get("encode")
+    inputs = {} if graph is None else {x.name: (x.dtype, x.shape) for x in graph.inputs}
+    expected = {} if spec is None else _SPAN_INPUTS
+    if {name: x for name, x in inputs.items() if name in _SPAN_INPUTS} != expected:
+        raise BundleError(f"{label}: the graph encode does not take {', '.join(_SPAN_INPUTS)}")
+    if spec is None:
+        return
+    if manifest.kind != Kind.ENCODER or manifest.tasks != (Task.TAG,) or manifest.labels:
+        raise BundleError(f"{label}: span_tagging: only encoders that tag, without labels, have it")
+    known = {"token_ids", "lengths", "segment_ids", ADAPTERS, *_SPAN_INPUTS}
+    if not known.issuperset(inputs):
+        raise BundleError(f"{label}: span_tagging: the graph encode takes other inputs")
+    outputs = () if graph is None else tuple((x.dtype, x.shape) for x in graph.outputs)
+    if outputs != ((Dtype.FLOAT32, ("batch", "words", spec.max_width, "labels")),):
+        raise BundleError(f"{label}: span_tagging: the graph encode does not return these spans")
+    size = manifest.dimensions.vocabulary_size
+    if max(spec.marker, spec.separator) >= size or spec.marker == spec.separator:
+        raise BundleError(f"{label}: span_tagging: not two tokens of the vocabulary of {size}")
 
 
 def _check_image_prompt(

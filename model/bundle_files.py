@@ -29,7 +29,7 @@ from model.bundle import (
     Parity,
     Task,
 )
-from model.bundle_checks import check_embedding, check_image, check_speech
+from model.bundle_checks import check_embedding, check_image, check_span_tagging, check_speech
 from model.config import Kind
 from model.quality import QUALITY_FILE, Quality
 
@@ -113,6 +113,7 @@ def read_manifest(directory: Path) -> Manifest:
     _check_adapters(manifest, label)
     if manifest.embedding is not None:
         check_embedding(manifest, manifest.embedding, label)
+    check_span_tagging(manifest, label)
     if manifest.shortlist is not None and manifest.kind != Kind.ENCODER_DECODER:
         raise BundleError(f"{label}: shortlist: only an encoder-decoder has one")
     expected = _expected_graphs(manifest)

@@ -342,6 +342,9 @@ def _check_vocabulary(manifest: Manifest, tokenizer: Tokenizer) -> None:
     if token is not None:
         reason = f"the id of token {quoted(token)} is beyond the vocabulary of {size} tokens"
         raise BundleError(f"{label}: {TOKENIZER_FILE}: {reason}")
+    spec = manifest.span_tagging
+    if spec and "" in tokenizer.tokens((spec.marker, spec.separator)):
+        raise BundleError(f"{label}: {TOKENIZER_FILE}: no token has the id of span_tagging")
     special = manifest.special_tokens
     ids = (*special.eos, special.bos, special.decoder_start, special.mask, special.forced_first)
     transcription = () if manifest.transcription is None else manifest.transcription.ids
