@@ -58,9 +58,11 @@ class Page:
         self.driver.find_element(CSS, "#access button").click()
 
     def choose(self, model: str) -> list[str]:
-        """Chooses a model. Returns the titles of its tasks' tabs."""
+        """Chooses a model, and labels if it needs some. Returns the titles of its tasks' tabs."""
         buttons = self.all("#models button")
         next(button for button in buttons if button.text.split("\n")[0] == model).click()
+        if model == "gliner":
+            self.fill("candidate_labels", "person, city")
         return [tab.text for tab in self.all(".tasks button")]
 
     def fill(self, name: str, text: str) -> None:

@@ -19,6 +19,7 @@ from client.types import Message
 from tests.environments import environment
 from tests.frontends.conftest import DECODER, TRANSLATOR
 from tests.frontends.conftest import every_task as every_task  # noqa: PLC0414
+from tests.gliner_models import GLINER
 from tests.pictures import picture
 from tests.recordings import tone, wav
 from tests.retrieval_models import MULTI_VECTOR, SPARSE
@@ -49,6 +50,7 @@ def server(
     caption_bundles: Path,
     speech_bundles: Path,
     retrieval_bundles: Path,
+    gliner_bundles: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("console")
@@ -59,6 +61,7 @@ def server(
         (caption_bundles, (CAPTIONER,)),
         (speech_bundles, (SPEECH_MODEL,)),
         (retrieval_bundles, (SPARSE, MULTI_VECTOR)),
+        (gliner_bundles, (GLINER,)),
     ):
         for name in names:
             shutil.copytree(root / name, folder / "bundles" / name)
@@ -103,7 +106,7 @@ def test_models_need_a_token(seen: Any) -> None:
 
 def test_every_task_has_an_answer(seen: Any) -> None:
     answers = [answer for model in seen["answers"].values() for answer in model.values()]
-    assert len(seen["answers"]) == 17
+    assert len(seen["answers"]) == 18
     assert all(answer and not answer.startswith("error") for answer in answers)
 
 
@@ -137,6 +140,17 @@ def test_labels_of_the_request_have_scores(seen: Any, client: Client) -> None:
     (output,) = client.classify("entailer", text, candidate_labels=labels).outputs
     shown = [f"{each.label} {each.score:.3f}" for each in output.labels]
     assert seen["candidates"].split("\n") == shown
+
+
+def test_entities_have_labels_of_the_request(seen: Any, client: Client) -> None:
+    text = "My name is John Smith and I live in Lisbon."
+    (output,) = client.tag(GLINER, text, candidate_labels=["person", "city"]).outputs
+    shown, end = "", 0
+    for entity in output.entities:
+        shown += text[end : entity.end] + entity.label
+        end = entity.end
+    assert output.entities
+    assert seen["answers"][GLINER][""].split() == (shown + text[end:]).split()
 
 
 def test_sparse_vectors_are_the_models(seen: Any, client: Client) -> None:

@@ -522,7 +522,9 @@ class Model(_message.Message):
         """
 
     @_builtins.property
-    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty for models that find the labels of the request (Tag)."""
+
     @_builtins.property
     def parity(self) -> Global___Parity: ...
     @_builtins.property

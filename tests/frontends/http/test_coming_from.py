@@ -17,6 +17,7 @@ import openai
 import pytest
 
 from tests.frontends.conftest import DECODER, EMBEDDER, TRANSLATOR
+from tests.gliner_models import GLINER
 from tests.recordings import tone, wav
 from tests.retrieval_models import MULTI_VECTOR, SPARSE
 from tests.serving import ServerProcess, server_process
@@ -34,6 +35,7 @@ MODELS = {
     "debian-splade": SPARSE,
     "debian-colbert": MULTI_VECTOR,
     "potion": MODEL2VEC,
+    "gliner": GLINER,
 }
 LANGUAGES = {"en-pt": {"source_language": "en", "target_language": "pt"}}
 
@@ -53,11 +55,13 @@ def server(
     speech_bundles: Path,
     retrieval_bundles: Path,
     static_bundles: Path,
+    gliner_bundles: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("default-names")
     folders = {
         "whisper": speech_bundles,
+        "gliner": gliner_bundles,
         **dict.fromkeys(("debian-splade", "debian-colbert"), retrieval_bundles),
         "potion": static_bundles,
     }
@@ -79,6 +83,7 @@ def test_every_tool_has_a_command() -> None:
         "/v1/multi-vector",
         "embed --model debian-colbert",
         "/rerank",
+        "tag --model gliner",
         "/translate",
         "/v1/completions",
         "/v1/messages",
