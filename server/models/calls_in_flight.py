@@ -4,18 +4,24 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from model.adapters import bundle_of
+
 
 class CallsInFlight:
-    """Calls in flight by model name. Use it on the event loop only."""
+    """Calls in flight by bundle. Use it on the event loop only."""
 
     def __init__(self) -> None:
         self._ends: dict[str, set[asyncio.Future[None]]] = {}
 
     @contextmanager
     def of(self, model: str) -> Iterator[None]:
-        """Marks a call as in flight. Enter it before looking up the model by name."""
+        """Marks a call as in flight, of a bundle or of one of its adapters.
+
+        Enter it before looking up the model by name.
+        """
+        bundle = bundle_of(model)
         end = asyncio.get_running_loop().create_future()
-        ends = self._ends.setdefault(model, set())
+        ends = self._ends.setdefault(bundle, set())
         ends.add(end)
         try:
             yield
@@ -23,10 +29,10 @@ class CallsInFlight:
             end.set_result(None)
             ends.discard(end)
             if not ends:
-                self._ends.pop(model, None)
+                self._ends.pop(bundle, None)
 
-    async def ended(self, model: str) -> None:
+    async def ended(self, bundle: str) -> None:
         """Waits for the calls in flight now; later calls are not waited for."""
-        ends = self._ends.get(model)
+        ends = self._ends.get(bundle)
         if ends:
             await asyncio.wait(tuple(ends))

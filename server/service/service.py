@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import TypeVar
 
-from model.adapters import bundle_of
 from model.bundle import Manifest
 from server.bounds import check_name
 from server.engine.requests.job import Delivery
@@ -121,7 +120,7 @@ class Service:
         was_served = model in catalog.registry.names  # it may be unloaded before the call ends
         code = Code.CANCELLED  # unless it completes or raises
         try:
-            with catalog.calls.of(bundle_of(model)):
+            with catalog.calls.of(model):
                 yield
             code = Code.OK
         except ServeError as error:
