@@ -31,6 +31,7 @@ SLOW = (
     "deploy",
     "export/importers/test_defaults.py",
     "export/importers/test_rerankers.py",
+    "export/test_ctc.py",
     "export/test_large.py",
     "export/test_literature.py",
     "export/test_retrieval_quality.py",
@@ -38,6 +39,7 @@ SLOW = (
     "loadtest/test_compare_servers.py",
     "loadtest/test_gpu.py",
     "loadtest/test_gpu_server.py",
+    "server/test_ctc_calls.py",
     "server/test_freed_calls.py",
     "soak",
     "test_round_trip.py",
@@ -45,7 +47,10 @@ SLOW = (
     "train/test_tiny.py",
 )
 # Bundles that few tests need: their export takes longer than these tests.
-SLOW_BUNDLES = {"compact_bundles", "recurrent_bundles", "shortlist_bundles"}
+SLOW_BUNDLES = {
+    *("compact_bundles", "gliner_bundles", "hybrid_bundles"),
+    *("recurrent_bundles", "shortlist_bundles"),
+}
 
 
 @pytest.hookimpl(wrapper=True)
