@@ -22,6 +22,7 @@ def test_lists_and_gets_models(client: openai.OpenAI) -> None:
     names = [model.id for model in client.models.list()]
     assert {DECODER, EMBEDDER} <= set(names)
     assert client.models.retrieve(DECODER).id == DECODER
+    assert client.models.retrieve(f"{DECODER}:latest").id == DECODER
     for name in ("nothing", "owner/nothing"):
         with pytest.raises(openai.NotFoundError) as caught:
             client.models.retrieve(name)

@@ -36,11 +36,10 @@ def served_model(call: Call[None]) -> ModelInfo:
         ModelNotFoundError: it is not served.
     """
     name = "/".join(call.path_params[part] for part in _NAME if part in call.path_params)
-    models = served_models(call)
-    for info in models:
-        if info.name == name:
-            return info
-    raise ModelNotFoundError(name, [info.name for info in models])
+    info = call.service.get_model(name)
+    if info.state != State.READY:
+        raise ModelNotFoundError(name, [each.name for each in served_models(call)])
+    return info
 
 
 def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:
