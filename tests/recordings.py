@@ -25,6 +25,8 @@ ENCODERS = {
     "alac": ("ipod", "alac"),
     "webm": ("webm", "libopus"),
 }
+# An encoder gets at most as many samples at a time: FFmpeg allocates no more than 16 MiB.
+FRAME_SAMPLES = 1 << 20
 
 
 def tone(seconds: float, rate: int, hertz: float = 440.0, start: float = 0.0) -> Samples:
@@ -53,10 +55,12 @@ def encoded(name: str, samples: Samples, rate: int, layout: str = "mono") -> byt
     with open_container(buffer, "w", container_name) as container:
         stream = container.add_stream(codec, rate=rate, options={"strict": "-2"}, layout=layout)
         assert isinstance(stream, AudioStream)
-        rows = np.repeat(samples, channels).reshape(1, -1)
-        frame = AudioFrame.from_ndarray(rows, format="s16", layout=layout)
-        frame.sample_rate, frame.pts = rate, 0
-        for part in (frame, None):
-            for packet in stream.encode(part):
+        for start in range(0, len(samples), FRAME_SAMPLES):
+            rows = np.repeat(samples[start : start + FRAME_SAMPLES], channels).reshape(1, -1)
+            frame = AudioFrame.from_ndarray(rows, format="s16", layout=layout)
+            frame.sample_rate, frame.pts = rate, start
+            for packet in stream.encode(frame):
                 container.mux(packet)
+        for packet in stream.encode(None):
+            container.mux(packet)
     return buffer.getvalue()

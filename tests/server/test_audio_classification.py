@@ -245,6 +245,17 @@ def test_damaged_recordings_are_refused(client: Client, data: bytes) -> None:
     assert client.classify(MODEL, audio=SOUND).outputs
 
 
+def test_windows_of_a_request_are_bounded(client: Client) -> None:
+    """70 minutes of silence in a small file, twice: more windows of 2 s than a request may have."""
+    silence = encoded("flac", np.zeros(70 * 60 * 8000, np.int16), 8000)
+    assert len(silence) < 1 << 20
+    error = error_of(lambda: client.classify(SHORT_WINDOWS, audio=[silence, silence]))
+    assert error.message == (
+        "audio[1]: needs 2100 windows, and 1996 are left of those that one request may have"
+    )
+    assert client.classify(SHORT_WINDOWS, audio=SOUND).outputs
+
+
 def test_other_calls_are_refused(client: Client) -> None:
     error = error_of(lambda: client.transcribe(MODEL, SOUND))
     assert "it answers Classify of recordings" in error.message

@@ -51,6 +51,7 @@ REQUESTS: tuple[tuple[type[Message], Any], ...] = (
             inputs=("a",),
             pairs=(TextPair("b", "c"), TextPair("d", "e")),
             images=(b"f", b"g"),
+            audio=(b"h", b"i"),
             top_k=3,
             score_function=ScoreFunction.SIGMOID,
             candidate_labels=("x", "y"),
