@@ -185,6 +185,12 @@ def caption_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def audio_bundles() -> Path:
+    """Random classifiers of recordings: ``sounds``, a Wav2Vec2, and ``ast``."""
+    return bundles.audio_bundles()
+
+
+@pytest.fixture(scope="session")
 def speech_bundles() -> Path:
     """Random models that transcribe: ``speech`` of three languages, ``speech-en`` of English."""
     return bundles.speech_bundles()

@@ -30,7 +30,7 @@ OTHERS = ("tagger", "filler", "answerer", "corrector", "entailer")
 IMAGE_MODELS, CAPTIONER = ("vit", "vit-embed", "vilbert"), "captioner"
 # Names that a shell would change without quotes; and widths in pixels.
 PICTURES = {"a cat's $1.png": 30, "`dog`.jpg": 50}
-SPEECH_MODEL = "speech"
+SPEECH_MODEL, SOUND_MODEL = "speech", "sounds"
 RECORDING = 'my "voice" $2; \\.wav'
 SHELL = 'it\'s "$HOME" `\\n`'  # as in ``browser.py``
 TOKEN = "a-token-of-the-console"
@@ -49,6 +49,7 @@ def server(
     image_bundles: Path,
     caption_bundles: Path,
     speech_bundles: Path,
+    audio_bundles: Path,
     retrieval_bundles: Path,
     gliner_bundles: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -60,6 +61,7 @@ def server(
         (image_bundles, IMAGE_MODELS),
         (caption_bundles, (CAPTIONER,)),
         (speech_bundles, (SPEECH_MODEL,)),
+        (audio_bundles, (SOUND_MODEL,)),
         (retrieval_bundles, (SPARSE, MULTI_VECTOR)),
         (gliner_bundles, (GLINER,)),
     ):
@@ -208,6 +210,13 @@ def test_segments_have_their_times(seen: Any, client: Client, pictures: Path) ->
         assert shown.split("\n")[-1].endswith(", 0:03.00")
     assert seen["translated"].split("\n")[-1] == "english, 0:03.00"
     assert seen["no_recording"] == "error: file: is required"
+
+
+def test_a_recording_has_labels(seen: Any, client: Client, pictures: Path) -> None:
+    (output,) = client.classify(SOUND_MODEL, audio=(pictures / RECORDING).read_bytes()).outputs
+    shown = seen["answers"][SOUND_MODEL][""]
+    for label in output.labels:
+        assert f"{label.label} {label.score:.3f}" in shown
 
 
 def test_a_recording_of_the_microphone_is_transcribed(seen: Any) -> None:

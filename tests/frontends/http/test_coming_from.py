@@ -32,6 +32,7 @@ MODELS = {
     "smollm2": DECODER,
     "en-pt": TRANSLATOR,
     "whisper": "speech",
+    "ast": "ast",
     "debian-splade": SPARSE,
     "debian-colbert": MULTI_VECTOR,
     "potion": MODEL2VEC,
@@ -53,6 +54,7 @@ COMMANDS = [span for span in _here() if span.startswith(("curl ", "triune "))]
 def server(
     every_task: Path,
     speech_bundles: Path,
+    audio_bundles: Path,
     retrieval_bundles: Path,
     static_bundles: Path,
     gliner_bundles: Path,
@@ -62,6 +64,7 @@ def server(
     folders = {
         "whisper": speech_bundles,
         "gliner": gliner_bundles,
+        "ast": audio_bundles,
         **dict.fromkeys(("debian-splade", "debian-colbert"), retrieval_bundles),
         "potion": static_bundles,
     }
