@@ -143,14 +143,17 @@ def tokenize_windows(
         TooLongError: the text is too long, a window has no room for new tokens, or the windows
             exceed the budget.
     """
-    num_tokens = len(whole)
-    if num_tokens > limit.max_whole_tokens and limit.long_input == LongInput.ERROR:
-        raise TooLongError(
-            f"has {num_tokens} tokens, at most {limit.max_whole_tokens} are accepted"
-        )
+    num_tokens, most = len(whole), limit.max_whole_tokens
+    if num_tokens > most and limit.long_input == LongInput.ERROR:
+        raise TooLongError(f"has {num_tokens} tokens, at most {most} are accepted")
+    if num_tokens <= most and not (is_pair or with_offsets):  # most texts: the shortest way
+        budget.spend(1, num_tokens)
+        text = _spans(whole, is_pair=False)[1]
+        window = Window(tuple(whole.ids), tuple(whole.type_ids), text.start, 0, len(text))
+        return TokenizedText((window,), (), (), 0)
     first, text = templated.tokens(whole) if templated else _spans(whole, is_pair=is_pair)
     kept = _Kept(first, len(text), len(text), text)
-    if num_tokens > limit.max_whole_tokens:
+    if num_tokens > most:
         kept = _kept(num_tokens, first, text, limit)
     num_around = num_tokens - len(text) - len(first) + len(kept.first)
     starts = range(0, max(1, len(kept.text) - kept.room + kept.step), max(1, kept.step))

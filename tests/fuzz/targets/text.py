@@ -1,11 +1,19 @@
 """Tokenization (whole, truncated, in windows) and detokenization: invariants of both."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from server.text.alignment import target_spans
 from server.text.characters import REPLACEMENT
 from server.text.tokenizer import Tokenizer
-from server.text.windows import LengthLimit, LongInput, TooLongError, WindowBudget, best_windows
+from server.text.windows import (
+    LengthLimit,
+    LongInput,
+    TokenizedText,
+    TooLongError,
+    WindowBudget,
+    best_windows,
+)
 from tests.fuzz.draw import Draw
 from tests.fuzz.vocabularies import NAMES, TEXTS, size, tokenizer
 
@@ -76,6 +84,20 @@ def _check_decoding(tokenizer: Tokenizer, ids: list[int]) -> None:
     assert len(tokenizer.tokens(ids)) == len(target_spans(tokenizer, ids)) == len(ids)
 
 
+def _check_without_offsets(
+    tokenizer: Tokenizer,
+    text: str,
+    limit: LengthLimit,
+    expected: TokenizedText,
+    left: WindowBudget,
+) -> None:
+    """Checks that a text without offsets has the same windows and takes as much of the budget."""
+    budget = WindowBudget(_MAX_WINDOWS, _MAX_TOKENS)
+    (found,) = tokenizer.tokenize_windows([text], None, limit, budget, with_offsets=False)
+    assert found == replace(expected, offsets=(), word_ids=(), first_offsets=())
+    assert budget == left
+
+
 def _check_windows(tokenizer: Tokenizer, first: str, pair: str | None, limit: LengthLimit) -> None:
     pairs = None if pair is None else [pair]
     text = first if pair is None else pair
@@ -84,6 +106,8 @@ def _check_windows(tokenizer: Tokenizer, first: str, pair: str | None, limit: Le
         (tokenized,) = tokenizer.tokenize_windows([first], pairs, limit, budget, with_offsets=True)
     except TooLongError:
         return
+    if pair is None:
+        _check_without_offsets(tokenizer, first, limit, tokenized, budget)
     counted = (_MAX_WINDOWS - budget.num_windows, _MAX_TOKENS - budget.num_tokens)
     assert counted == (len(tokenized.windows), tokenized.num_tokens), "the count is exact"
     longest = max(limit.max_tokens, limit.max_whole_tokens)
