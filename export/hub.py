@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from export.errors import SourceError, UnsupportedError
+from export.importers.gliner import GLINER_FILE
 from export.importers.heads import SENTENCE_TRANSFORMERS_FILE
 from export.importers.multi_vector import METADATA_FILE
 from export.importers.sentence_transformers import LIMITS_FILES, MODULES_FILE
@@ -33,7 +34,7 @@ PREFIX = "hf:"
 _NAME = re.compile(r"(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(@(?P<revision>[^:@]+))?(:(?P<file>.+))?")
 
 TEXTS = (
-    *(CONFIG_FILE, "generation_config.json", "README.md"),
+    *(CONFIG_FILE, GLINER_FILE, "generation_config.json", "README.md"),
     *("chat_template.jinja", PROCESSOR_TEMPLATE_FILE),
     *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "merges.txt", "vocab.txt", *SENTENCE_PIECES, TARGET_PIECES),

@@ -18,7 +18,7 @@ from export.hub import HubName, parse, pull
 from export.readers.lora import ADAPTER_FILE, ADAPTER_WEIGHTS_FILE
 from export.sources import load_checkpoint
 from model.bundle_files import read_manifest
-from tests import m3_models, static_models
+from tests import gliner_models, m3_models, static_models
 from tests.export.hub_server import BRANCH, COMMIT, GATED, NAME, PRIVATE, TOKEN, Hub, hub_server
 from tests.export.importers.ctranslate2_files import variables_of, whisper, write_folder
 from tests.export.importers.support import edit_json, randomise, save
@@ -207,6 +207,13 @@ def test_fetches_the_maps_of_m3_embedding_alone(hub: Hub, files: Path) -> None:
     assert load_checkpoint(f"hf:{NAME}").config.head.sparse
     pickles = [name for name in hub.fetched if name.endswith((".pt", ".bin"))]
     assert sorted(pickles) == ["colbert_linear.pt", "sparse_linear.pt"]
+
+
+def test_fetches_the_file_of_gliner(hub: Hub, files: Path) -> None:
+    gliner_models.save_source(files, gliner_models.model())
+    add_unused(files)
+    assert load_checkpoint(f"hf:{NAME}").span_tagging
+    assert not {*UNUSED} & {*hub.fetched}
 
 
 @pytest.mark.parametrize(

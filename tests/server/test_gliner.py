@@ -97,8 +97,8 @@ def entities(output: Any) -> list[Entity]:
 def check(found: list[Entity], expected: list[Entity]) -> None:
     """The order of entities with the same start is that of their scores."""
     assert [each[:3] for each in found] == [each[:3] for each in expected]
-    scores = [[each.score for each in entities] for entities in (found, expected)]
-    np.testing.assert_allclose(*scores, atol=2e-5)
+    scores = [each.score for each in expected]
+    np.testing.assert_allclose([each.score for each in found], scores, atol=2e-5)
 
 
 @pytest.mark.parametrize("min_score", [None, 0.3, 0.9])
