@@ -22,7 +22,7 @@ def test_the_readme_names_families_of_the_table(kind: str) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (cell,) = re.findall(rf"^\| {kind} \| ([^|]+) \|", text, re.MULTILINE)
     families = {row.family for row in committed() if row.kind == kind.replace("-", "_")}
-    for name in re.split(r", |; of images ", cell):
+    for name in re.split(r", |; of (?:images|recordings) ", cell):
         assert any(family.startswith(name) for family in families), name
 
 
