@@ -63,12 +63,12 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, kernels: ModelKernels = EAGER) -> None:
         super().__init__()
         self.config = config
-        self.embedding = _first_embedding(config)
         self.images: ImageEmbedding | None = None
         source = config  # as the encoder has it
         if config.patches is not None and config.kind == Kind.ENCODER_DECODER:
             source = images_config(config, config.patches, config.encoder_size)
             self.images = ImageEmbedding(source, config.patches)
+        self.embedding = _first_embedding(config)
         self.audio: AudioEmbedding | None = None
         if config.audio is not None and config.kind == Kind.ENCODER_DECODER:
             self.audio = AudioEmbedding(config, config.audio)
