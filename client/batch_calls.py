@@ -33,6 +33,7 @@ def results_of(
     size: int = bulk.BATCH_SIZE,
     in_flight: int = bulk.IN_FLIGHT,
     keeps_blank: bool = False,
+    stdin: Iterable[str] | None = None,
 ) -> Generator[tuple[list[str], Result], None, None]:
     """Yields each batch of texts and its result, in order.
 
@@ -43,12 +44,14 @@ def results_of(
         size: texts of a batch.
         in_flight: batches that are sent at a time.
         keeps_blank: blank lines are texts too.
+        stdin: the lines of standard input, if some were read before.
 
     Raises:
         TriuneError: a call failed. The message has the number of results before it.
         typer.BadParameter: there is no text.
     """
-    batches = flags.read_batches(arguments, sys.stdin, size, keeps_blank=keeps_blank)
+    lines = sys.stdin if stdin is None else stdin
+    batches = flags.read_batches(arguments, lines, size, keeps_blank=keeps_blank)
     retry = None
     if flags.reads_lines(arguments):
         retry = PATIENT

@@ -159,12 +159,16 @@ def generate(
     TEXTs, or describes all images.
     """
     images = [file.read() for file in image or ()]
+    reads_lines, stdin = flags.reads_lines(text) and not images, iter(sys.stdin)
+    if reads_lines:
+        only, stdin = flags.only_line(text, stdin)
+        text, reads_lines = only or text, not only
     with _server(context).connect() as client:
         is_chat = (
             not raw
             and client.get_model(model, version=options.get("version", "")).has_chat_template
         )
-        if not flags.reads_lines(text) or images:
+        if not reads_lines:
             prompts = prompts_of(text or (), images, system, is_chat=is_chat)
             _generate(client, model, prompts, options, json=json)
             return
@@ -174,7 +178,7 @@ def generate(
         return client.generate(model, prompt.inputs, messages=prompt.messages, **options)
 
     size, in_flight = (1, 64) if is_chat else (bulk.BATCH_SIZE, bulk.IN_FLIGHT)
-    answers = results_of(context, text, answer, size=size, in_flight=in_flight)
+    answers = results_of(context, text, answer, size=size, in_flight=in_flight, stdin=stdin)
     results = (result for _, result in answers)
     if json:
         for group in bulk.batches(results, bulk.BATCH_SIZE // size):

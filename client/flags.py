@@ -1,7 +1,7 @@
 """Arguments and flags that several commands share."""
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Annotated
 
 import typer
@@ -49,6 +49,17 @@ def read_texts(arguments: list[str] | None, stdin: Iterable[str]) -> list[str]:
 def reads_lines(arguments: list[str] | None) -> bool:
     """Whether texts are lines of standard input."""
     return not arguments or "-" in arguments
+
+
+def only_line(arguments: list[str] | None, stdin: Iterator[str]) -> tuple[list[str], Iterator[str]]:
+    """The only text, if ``stdin`` has a single one that is not blank; and what ``stdin`` has.
+
+    The text is missing if there are several, or if ``arguments`` has texts too.
+    """
+    first = list(islice(filter(str.strip, stdin), 2))
+    is_alone = len(first) == 1 and (arguments or ["-"]) == ["-"]
+    only = [line.rstrip("\r\n") for line in first] if is_alone else []
+    return only, chain(first, stdin)
 
 
 def read_batches(

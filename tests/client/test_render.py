@@ -136,6 +136,24 @@ def test_texts_come_from_arguments_and_lines(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "lines", "expected"),
+    [
+        (None, ["\n", "one\r\n", " \n"], ["one"]),
+        (["-"], ["one\n"], ["one"]),
+        (["-", "a"], ["one\n"], []),
+        (None, ["one\n", "\n", "two\n", "three\n"], []),
+        (None, [], []),
+    ],
+)
+def test_a_single_line_is_found(
+    arguments: list[str] | None, lines: list[str], expected: list[str]
+) -> None:
+    only, rest = flags.only_line(arguments, iter(lines))
+    assert only == expected
+    assert list(rest) == [line for line in lines if line.strip()]
+
+
+@pytest.mark.parametrize(
     ("texts", "pairs", "message"),
     [
         (["a"], ["b", "c"], "--pair is given 2 times for 1 text"),
