@@ -18,6 +18,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "a cat"},
     "/v1/messages": {"messages": CHAT, "max_tokens": 4},
     "/v1/messages/count_tokens": {"messages": CHAT},
+    "/api/chat": {"messages": CHAT},
+    "/api/generate": {"prompt": "a cat"},
+    "/api/embed": {"input": TEXTS},
+    "/api/embeddings": {"prompt": "a cat"},
     "/v1/embeddings": {"input": TEXTS},
     "/v1/decisions": {"input": "a cat", "questions": [QUESTION]},
     "/v1/multi-vector": {"input": TEXTS},
@@ -61,6 +65,12 @@ OTHERS = {
     "/{model}",
     "/translate_file",
     "/suggest",
+    "/api/show",
+    "/api/pull",
+    "/api/push",
+    "/api/create",
+    "/api/copy",
+    "/api/blobs/{digest}",
     "/v2/repository/index",
     "/v2/repository/models/{model}/load",
     "/v2/repository/models/{model}/unload",
@@ -104,7 +114,7 @@ def with_model(request: Any, model: str) -> Any:
 def own_message(path: str, answer: httpx2.Response) -> str:
     """The message of an error, which has the shape of the route's protocol."""
     body = answer.json()
-    if path.startswith("/v2/models") or path in LANGUAGES:
+    if path.startswith(("/v2/models", "/api/")) or path in LANGUAGES:
         assert set(body) == {"error"}
         message = body["error"]
     elif path.startswith("/{model}") and "/v1/" not in path:
