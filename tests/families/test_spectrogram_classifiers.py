@@ -9,11 +9,9 @@ import torch
 from transformers import ASTFeatureExtractor
 
 from export.checkpoint import Checkpoint
-from export.encoding import EncoderInputs, encode_eagerly, encode_in_graph
+from export.encoding import EncoderInputs, encode_eagerly
 from export.errors import SourceError, UnsupportedError, WeightsError
-from export.graphs import export_graphs
-from export.parity import SPEECH_TOLERANCE, TOLERANCE, ParityReference
-from export.runtime import Floats, Session
+from export.parity import SPEECH_TOLERANCE, TOLERANCE
 from export.sources import load_checkpoint
 from export.speech import SpeechWindow, recording
 from model.audio_embedding import MAX_SAMPLE
@@ -22,7 +20,6 @@ from model.filter_bank import LogMelFilterBank
 from model.spectrogram_config import SpectrogramConfig
 from model.transformer import from_weights
 from model.waveform import Waveforms
-from scripts.families import Family
 from tests.audio_models import (
     LABELS,
     ast_network,
@@ -33,7 +30,7 @@ from tests.audio_models import (
 )
 from tests.export.importers.support import edit_json
 from tests.families.decoder_check import max_errors
-from tests.families.rows import operators_of, record_family, sizes_of
+from tests.families.recordings import check_recordings
 
 RATE = 16_000
 SUM: dict[str, Any] = {"use_weighted_layer_sum": True}
@@ -58,25 +55,7 @@ def check(
     assert min(abs(logits).max() for logits in expected) > 0.1
     outputs = encode_eagerly(from_weights(checkpoint.config, checkpoint.weights), inputs)
     assert max(max_errors([own for (own,) in outputs], expected)) <= tolerance
-    graphs = export_graphs(checkpoint.config, checkpoint.weights, folder)
-    session = Session(folder, graphs["encode"])
-    batched = [outputs[0] for outputs in encode_in_graph(session, inputs)]
-    parts = [inputs.part(row, row + 1) for row in range(len(inputs))]
-    alone: list[Floats] = [encode_in_graph(session, part)[0][0] for part in parts]
-    error = max(*max_errors(batched, expected), *max_errors(alone, expected))
-    assert error <= tolerance
-    if family is None:
-        return
-    reference = ParityReference(expected, error, 0, 0, encoder_inputs=inputs)
-    record_family(
-        Family(
-            family=family,
-            kind=checkpoint.config.kind,
-            max_absolute_error=error,
-            operators=operators_of(folder, graphs),
-            bytes_by_precision=sizes_of(checkpoint.config, reference, folder, graphs),
-        )
-    )
+    check_recordings(checkpoint, inputs, expected, folder, family, tolerance)
 
 
 @pytest.mark.parametrize(

@@ -24,22 +24,18 @@ from transformers import (
 )
 
 from export.checkpoint import Checkpoint
-from export.encoding import EncoderInputs, encode_eagerly, encode_in_graph
+from export.encoding import EncoderInputs, encode_eagerly
 from export.errors import SourceError, UnsupportedError
-from export.graphs import export_graphs
-from export.parity import TOLERANCE, ParityReference
-from export.runtime import Session
+from export.parity import TOLERANCE
 from export.smooth_quant import smooth_activations
 from export.sources import load_checkpoint
 from export.speech import SpeechWindow
 from model.bundle import Task
 from model.transformer import from_weights
-from scripts.families import Family
 from tests.ctc_models import BASE, LARGE, SMALL, VOCABULARY, expected_logits, save_processor
 from tests.export.importers.support import edit_json
-from tests.families.decoder_check import max_errors
 from tests.families.harness import saved
-from tests.families.rows import operators_of, record_family, sizes_of
+from tests.families.recordings import check_recordings
 
 SECONDS = (1.1, 0.025, 0.4)  # of windows; the second one has a single frame
 RATE = 16_000
@@ -82,26 +78,9 @@ def check_eager(model: Any, **options: Any) -> None:
 def check_graphs(family: str, model: Any) -> None:
     """Compares a padded batch, and each window alone, with transformers; records the row."""
     with case(model) as (checkpoint, processor), tempfile.TemporaryDirectory() as folder:
-        directory, inputs = Path(folder), windows_of(checkpoint)
-        graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
-        session = Session(directory, graphs["encode"])
+        inputs = windows_of(checkpoint)
         expected = [expected_logits(model, processor, x.samples).numpy() for x in inputs.speech]
-        batched = [outputs[0] for outputs in encode_in_graph(session, inputs)]
-        alone = [
-            encode_in_graph(session, inputs.part(row, row + 1))[0][0] for row in range(len(inputs))
-        ]
-        error = max(*max_errors(batched, expected), *max_errors(alone, expected))
-        assert error <= TOLERANCE
-        reference = ParityReference(expected, error, 0, 0, encoder_inputs=inputs)
-        record_family(
-            Family(
-                family=family,
-                kind=checkpoint.config.kind,
-                max_absolute_error=error,
-                operators=operators_of(directory, graphs),
-                bytes_by_precision=sizes_of(checkpoint.config, reference, directory, graphs),
-            )
-        )
+        check_recordings(checkpoint, inputs, expected, Path(folder), family)
 
 
 AXES: dict[str, st.SearchStrategy[Any]] = {

@@ -6,13 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx2
-import msgspec
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
@@ -20,9 +18,6 @@ from huggingface_hub import InferenceClient
 from client.aio import AsyncClient
 from client.encoder_types import Classification, LongInput, ScoreFunction
 from client.sync import Client
-from export.bundle_writer import write_bundle
-from export.importers.waveform_tables import audio_spec
-from export.sources import load_checkpoint
 from export.speech import FOLDER, recording
 from model.audio import Samples
 from model.bundle_files import read_manifest
@@ -36,6 +31,7 @@ from tests.server.clients import connected
 from tests.server.encoder_calls import error_of
 from tests.server.oip.messages import infer_request, outputs_of
 from tests.serving import ServerProcess, server_process
+from tests.waveform_bundles import write_bundles
 
 MODEL = "sounds"
 SHORT_WINDOWS = "sounds-short"  # the same with windows of 2 s
@@ -69,15 +65,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, root = tmp_path_factory.mktemp("checkpoint"), tmp_path_factory.mktemp("bundles")
     audio_models.save(folder)
-    checkpoint = load_checkpoint(str(folder))
-    write_bundle(checkpoint, root, name=MODEL)
-    assert checkpoint.config.waveform is not None
-    waveform = msgspec.structs.replace(checkpoint.config.waveform, num_samples=2 * RATE)
-    config = msgspec.structs.replace(
-        checkpoint.config, waveform=waveform, position=waveform.position
-    )
-    short = replace(checkpoint, config=config, audio=audio_spec(waveform))
-    write_bundle(short, root, name=SHORT_WINDOWS)
+    write_bundles(folder, root, MODEL, SHORT_WINDOWS)
     return root
 
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,6 @@ from huggingface_hub import InferenceClient
 
 from client.errors import TriuneError
 from client.sync import Client
-from export.bundle_writer import write_bundle
-from export.importers.waveform_tables import audio_spec
-from export.sources import load_checkpoint
 from export.speech import recording
 from model.audio import Samples
 from model.bundle_files import read_manifest
@@ -29,6 +25,7 @@ from server.service.audio_windows import split_windows
 from tests import ctc_models
 from tests.recordings import wav
 from tests.serving import ServerProcess, server_process
+from tests.waveform_bundles import write_bundles
 
 MODEL = "ctc"
 SHORT_WINDOWS = "ctc-short"  # the same with windows of 2 s
@@ -63,15 +60,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, root = tmp_path_factory.mktemp("checkpoint"), tmp_path_factory.mktemp("bundles")
     ctc_models.save(folder, **ctc_models.BASE)
     (folder / "README.md").write_text("---\nlanguage: en\n---\n")
-    checkpoint = load_checkpoint(str(folder))
-    write_bundle(checkpoint, root, name=MODEL)
-    assert checkpoint.config.waveform is not None
-    waveform = msgspec.structs.replace(checkpoint.config.waveform, num_samples=2 * RATE)
-    config = msgspec.structs.replace(
-        checkpoint.config, waveform=waveform, position=waveform.position
-    )
-    short = replace(checkpoint, config=config, audio=audio_spec(waveform))
-    write_bundle(short, root, name=SHORT_WINDOWS)
+    write_bundles(folder, root, MODEL, SHORT_WINDOWS)
     return root
 
 

@@ -9,9 +9,8 @@ import anthropic
 import httpx2
 import pytest
 
-from server.app import RunningServer
-from tests.faults.serving import metric_at
 from tests.frontends.conftest import DECODER
+from tests.frontends.http.ended_streams import wait_for
 from tests.frontends.http.raw import connect, post
 from tests.pictures import encoded, picture
 from tests.server.in_process_server import serving
@@ -233,14 +232,6 @@ async def test_rejected_requests_are_retried_after_the_delay(every_task: Path) -
             assert (await waiting).content
 
 
-async def wait_for(running: RunningServer, status: str) -> None:
-    """Waits until a message has ended with this status."""
-    url = f"http://127.0.0.1:{running.metrics_port}/metrics"
-    labels = {"method": "/v1/messages", "status": status, "model": DECODER}
-    while not await asyncio.to_thread(metric_at, url, "triune_requests_total", **labels):
-        pass
-
-
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_frees_its_slot(every_task: Path, *, stream: bool) -> None:
     body = {
@@ -257,7 +248,7 @@ async def test_a_client_that_leaves_frees_its_slot(every_task: Path, *, stream: 
             if stream:
                 assert await connection.status() == 200
             connection.writer.transport.abort()
-            await wait_for(running, "CANCELLED")
+            await wait_for(running, "/v1/messages", "CANCELLED")
         url = f"http://127.0.0.1:{running.http_port}"
         async with anthropic.AsyncAnthropic(base_url=url, api_key="-") as client:
             answer = await client.messages.create(model=DECODER, max_tokens=1, messages=MESSAGES)

@@ -1,6 +1,5 @@
 """Streams whose clients leave, half-close or do not read: their slots are freed."""
 
-import asyncio
 import json
 import re
 from pathlib import Path
@@ -8,13 +7,10 @@ from pathlib import Path
 import pytest
 
 from server.app import RunningServer
-from tests.faults.serving import metric_at
 from tests.frontends.conftest import DECODER
+from tests.frontends.http.ended_streams import ONE_SLOT, sent_at_shutdown, wait_for
 from tests.frontends.http.raw import connect, post
 from tests.server.in_process_server import serving
-
-ONE_SLOT = {"http": "127.0.0.1:0", "num_slots": 1, "max_queue": 0}
-
 
 MANY = {**ONE_SLOT, "max_queue": 100}
 PROMPTS = ["7,"] * 64
@@ -34,29 +30,12 @@ def request(**fields: object) -> bytes:
     return post("/v1/completions", json.dumps(body).encode())
 
 
-async def wait_for(running: RunningServer, status: str) -> None:
-    """Waits until a completion has ended with this status."""
-    url = f"http://127.0.0.1:{running.metrics_port}/metrics"
-    labels = {"method": "/v1/completions", "status": status, "model": DECODER}
-    while not await asyncio.to_thread(metric_at, url, "triune_requests_total", **labels):
-        pass
-
-
 async def can_generate(running: RunningServer) -> bool:
     """Whether the only slot is free."""
     assert running.http_port is not None
     async with connect(running.http_port) as connection:
         await connection.send(request(stream=False, max_tokens=1))
         return await connection.status() == 200
-
-
-async def is_open(port: int) -> bool:
-    """Whether the port accepts connections."""
-    try:
-        async with connect(port):
-            return True
-    except ConnectionError:
-        return False
 
 
 @pytest.mark.parametrize("leave", ["close", "half-close", "reset"])
@@ -73,7 +52,7 @@ async def test_a_client_that_leaves_frees_its_slot(every_task: Path, leave: str)
                 connection.writer.close()
             else:
                 connection.writer.transport.abort()
-            await wait_for(running, "CANCELLED")
+            await wait_for(running, "/v1/completions", "CANCELLED")
             while not await can_generate(running):  # the lane ends its step first
                 pass
 
@@ -84,16 +63,13 @@ async def test_a_client_that_does_not_read_frees_its_slot(every_task: Path) -> N
         async with connect(running.http_port, receive_bytes=4096) as connection:
             await connection.send(request(prompt=PROMPTS, logprobs=98))
             connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            await wait_for(running, "RESOURCE_EXHAUSTED")
+            await wait_for(running, "/v1/completions", "RESOURCE_EXHAUSTED")
             while not await can_generate(running):
                 pass
 
 
 async def test_responses_have_events_of_their_own_for_errors(every_task: Path) -> None:
-    """The event has a type and a number: without them, clients such as Vercel's AI SDK ignore it.
-
-    The client does not read until the server drains, so the stream has not ended before.
-    """
+    """Events without a type and a number are ignored by clients such as Vercel's AI SDK."""
     fields = {
         "input": "7,",
         "max_output_tokens": 255,
@@ -103,19 +79,8 @@ async def test_responses_have_events_of_their_own_for_errors(every_task: Path) -
         "ignore_eos": True,
         "model": DECODER,
     }
-    server = serving(every_task, **MANY, grace_seconds=0.0)
-    port = (await server.__aenter__()).http_port
-    assert port is not None
-    async with connect(port, receive_bytes=4096) as connection:
-        await connection.send(post("/v1/responses", json.dumps(fields).encode()))
-        assert await connection.status() == 200
-        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        closing = asyncio.create_task(server.__aexit__(None, None, None))
-        while await is_open(port):
-            pass
-        connection.writer.transport.resume_reading()  # type: ignore[attr-defined]
-        rest = await connection.closed()
-    await closing
+    request = post("/v1/responses", json.dumps(fields).encode())
+    rest = await sent_at_shutdown(every_task, request, **MANY)
     events = re.findall(rb"event: (.*)\ndata: (.*)\n", rest)
     name, data = events[-1][0], json.loads(events[-1][1])
     assert (name, data["type"]) == (b"error", "error")
