@@ -19,7 +19,6 @@ from model.graph_spec import (
     ENCODE_IMAGES,
     IMAGE_POSITIONS,
     IMAGE_VECTORS,
-    LABEL_POSITIONS,
     MULTI_VECTORS,
     NUM_SAMPLES,
     PIXELS,
@@ -27,22 +26,16 @@ from model.graph_spec import (
     SAMPLES,
     SPARSE_WEIGHTS,
     UPDATES,
-    WORD_LENGTHS,
-    WORD_POSITIONS,
 )
 from model.image_config import PatchConfig
 from model.mixers import required
+from model.span_tagging import SPAN_PLACES
 
 # ONNX Runtime's fused skip and layer norm has about twice the error of the separate operators. Its
 # convolution layout, which our graphs do not need, crashes with a 16-bit LSTM (1.31.1).
 DISABLED_OPTIMIZERS = ("SkipLayerNormFusion", "NchwcTransformer")
 
 LOGIT_POSITIONS = TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",))
-SPAN_PLACES = (
-    TensorSpec(name=WORD_POSITIONS, dtype=Dtype.INT32, shape=("batch", "words")),
-    TensorSpec(name=WORD_LENGTHS, dtype=Dtype.INT32, shape=("batch",)),
-    TensorSpec(name=LABEL_POSITIONS, dtype=Dtype.INT32, shape=("batch", "labels")),
-)
 
 Signatures = dict[str, GraphSpec]
 

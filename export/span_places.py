@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 
 from export.runtime import Array
 from model.bundle import SpanTagging
-from model.graph_spec import LABEL_POSITIONS, WORD_LENGTHS, WORD_POSITIONS
 from model.span_head import SpanPlaces
-from model.span_tagging import prompt_words, word_spans
+from model.span_tagging import NO_TOKEN, prompt_words, span_inputs, word_spans
 
-NO_TOKEN = -1
 LABELS = ("person", "organization", "location", "date")  # of texts on which exports are measured
 
 
@@ -32,13 +29,7 @@ class RowPlaces(NamedTuple):
 
 def graph_inputs(places: Sequence[RowPlaces]) -> dict[str, Array]:
     """The graph's inputs of the rows, right-padded."""
-    lengths = np.array([len(row.words) for row in places], np.int32)
-    words = np.full((len(places), lengths.max()), NO_TOKEN, np.int32)
-    labels = np.zeros((len(places), max(len(row.labels) for row in places)), np.int32)
-    for index, row in enumerate(places):
-        words[index, : len(row.words)] = row.words
-        labels[index, : len(row.labels)] = row.labels
-    return {WORD_POSITIONS: words, WORD_LENGTHS: lengths, LABEL_POSITIONS: labels}
+    return {**span_inputs([row.words for row in places], [row.labels for row in places])}
 
 
 def eager_inputs(places: Sequence[RowPlaces]) -> SpanPlaces:

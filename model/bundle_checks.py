@@ -7,12 +7,9 @@ from model.bundle import (
     ATTENDED_LENGTHS,
     ENCODE_IMAGES,
     IMAGE_VECTORS,
-    LABEL_POSITIONS,
     NUM_SAMPLES,
     PIXELS,
     SAMPLES,
-    WORD_LENGTHS,
-    WORD_POSITIONS,
     AudioSpec,
     BundleError,
     Dtype,
@@ -28,6 +25,7 @@ from model.bundle import (
 from model.config import Kind
 from model.graph_spec import MULTI_VECTORS, SPARSE_WEIGHTS
 from model.image_config import MAX_IMAGE_TOKENS
+from model.span_tagging import SPAN_PLACES
 
 
 def check_embedding(manifest: Manifest, embedding: Embedding, label: str) -> None:
@@ -120,11 +118,7 @@ def check_speech(manifest: Manifest, audio: AudioSpec, label: str) -> None:
         raise BundleError(f"{label}: labels: the graph encode does not return their logits")
 
 
-_SPAN_INPUTS: dict[str, tuple[Dtype, Shape]] = {
-    WORD_POSITIONS: (Dtype.INT32, ("batch", "words")),
-    WORD_LENGTHS: (Dtype.INT32, ("batch",)),
-    LABEL_POSITIONS: (Dtype.INT32, ("batch", "labels")),
-}
+_SPAN_INPUTS = {spec.name: (spec.dtype, spec.shape) for spec in SPAN_PLACES}
 
 
 def check_span_tagging(manifest: Manifest, label: str) -> None:

@@ -15,12 +15,13 @@ from model.bundle import (
     WORD_POSITIONS,
     GraphSpec,
 )
+from model.span_tagging import span_inputs
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.gpu.buckets import TextBuckets
 from server.engine.gpu.padded_encoder import PaddedEncoder
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.update import EncoderOutput
-from server.engine.run_inputs import adapters_of, pad, pad_samples, span_inputs
+from server.engine.run_inputs import adapters_of, pad, pad_samples
 from server.engine.sparse_vectors import largest_weights
 from server.runtime.contract import BoundGraph, Graph
 from server.runtime.memory import Array
@@ -169,7 +170,9 @@ class EncoderRunner:
             ]
             inputs["logit_positions"] = np.array(positions, np.int32)
         if WORD_POSITIONS in self._inputs:
-            inputs |= span_inputs(jobs)
+            inputs |= span_inputs(
+                [job.word_positions for job in jobs], [job.label_positions for job in jobs]
+            )
         return inputs
 
     def _split(

@@ -8,16 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from model.adapters import ADAPTERS
-from model.bundle import (
-    LABEL_POSITIONS,
-    NUM_SAMPLES,
-    PIXELS,
-    SAMPLES,
-    WORD_LENGTHS,
-    WORD_POSITIONS,
-)
+from model.bundle import NUM_SAMPLES, PIXELS, SAMPLES
 from server.engine.prompt_images import ImageInputs
-from server.engine.requests.job import EncodingJob, GenerationJob, Job
+from server.engine.requests.job import GenerationJob, Job
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import SOURCE_ROWS
 from server.runtime.memory import Array, Tensor
@@ -267,14 +260,3 @@ def pad_samples(windows: Sequence[Array], size: int | None = None) -> dict[str, 
     for row, window in zip(samples, windows, strict=True):
         row[: len(window)] = window
     return {SAMPLES: samples, NUM_SAMPLES: lengths}
-
-
-def span_inputs(jobs: Sequence[EncodingJob]) -> dict[str, Array]:
-    """Builds the places of words and labels, right-padded, for a graph that scores spans."""
-    lengths = np.array([len(job.word_positions) for job in jobs], np.int32)
-    words = np.full((len(jobs), lengths.max()), -1, np.int32)
-    labels = np.zeros((len(jobs), max(len(job.label_positions) for job in jobs)), np.int32)
-    for row, job in enumerate(jobs):
-        words[row, : len(job.word_positions)] = job.word_positions
-        labels[row, : len(job.label_positions)] = job.label_positions
-    return {WORD_POSITIONS: words, WORD_LENGTHS: lengths, LABEL_POSITIONS: labels}
