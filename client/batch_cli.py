@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from client import batch_file
-from client.batch_calls import PATIENT
 from client.bulk import in_order
 from client.http_calls import DEFAULT_URL, HttpCalls
+from client.text_batches import PATIENT
 
 app = typer.Typer()
 

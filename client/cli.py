@@ -23,13 +23,13 @@ from client import (
     types,
 )
 from client.admin import AdminClient
-from client.batch_calls import lines_of, results_of
 from client.channel import DEFAULT_TARGET, Security
 from client.errors import TriuneError
 from client.option_flags import takes_options
 from client.prompts import Prompt, prompts_of
 from client.retry import RetryPolicy
 from client.sync import Client
+from client.text_batches import lines_of, results_of
 
 _HEALTH_TIMEOUT_SECONDS = 5.0
 
@@ -158,18 +158,19 @@ def generate(
     the images before the text. With --raw, or without a chat template, one request continues all
     TEXTs, or describes all images.
     """
-    images = [file.read() for file in image or ()]
-    reads_lines, stdin = flags.reads_lines(text) and not images, iter(sys.stdin)
-    if reads_lines:
-        only, stdin = flags.only_line(text, stdin)
-        text, reads_lines = only or text, not only
+    images, stdin = [file.read() for file in image or ()], iter(sys.stdin)
+    texts = text or []
+    if images and text:
+        texts = flags.read_texts(text, stdin)
+    elif not images and flags.reads_lines(text):
+        texts, stdin = flags.only_line(text, stdin)
     with _server(context).connect() as client:
         is_chat = (
             not raw
             and client.get_model(model, version=options.get("version", "")).has_chat_template
         )
-        if not reads_lines:
-            prompts = prompts_of(text or (), images, system, is_chat=is_chat)
+        if texts or images:
+            prompts = prompts_of(texts, images, system, is_chat=is_chat)
             _generate(client, model, prompts, options, json=json)
             return
 

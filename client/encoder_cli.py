@@ -7,9 +7,9 @@ import typer
 
 from client import encoder_types as types
 from client import flags, render, render_embeddings
-from client.batch_calls import lines_of, results_of
 from client.option_flags import takes_options
 from client.sync import Client
+from client.text_batches import lines_of, result_of_files, results_of
 
 app = typer.Typer()
 
@@ -33,14 +33,11 @@ def embed(
     """Map texts or images to vectors, or texts to weights of tokens, with an encoder."""
     if text and image:
         raise typer.BadParameter("give either texts or --image")
-    if image:
-        with _connect(context) as client:
-            result = client.embed(model, [file.read() for file in image], **options)
-        results = iter([([file.name for file in image], result)])
-    else:
-        results = results_of(
-            context, text, lambda client, texts: client.embed(model, texts, **options)
-        )
+
+    def call(client: Client, inputs: list[str] | list[bytes]) -> types.EmbedResult:
+        return client.embed(model, inputs, **options)
+
+    results = result_of_files(context, image, call) if image else results_of(context, text, call)
     for names, result in results:
         if json:
             render_embeddings.write_embeddings_json(result)
@@ -70,10 +67,9 @@ def classify(
     if pair and image:
         raise typer.BadParameter("give either --pair or --image")
     if audio:
-        with _connect(context) as client:
-            recordings = [file.read() for file in audio]
-            result = client.classify(model, audio=recordings, **options)
-        results = iter([([file.name for file in audio], result)])
+        results = result_of_files(
+            context, audio, lambda client, files: client.classify(model, audio=files, **options)
+        )
     elif pair or image:
         names, inputs = flags.read_texts_or_images(text, image, sys.stdin)
         pairs = flags.read_seconds(names, pair, image if text else None)

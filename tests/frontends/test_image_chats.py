@@ -246,13 +246,14 @@ def test_bad_images_of_anthropics_messages(
         )
 
 
+@pytest.mark.parametrize(("text", "stdin"), [(QUESTION, ""), ("-", f"{QUESTION}\n")])
 def test_command_line(
-    server: ServerProcess, name: str, reference: Reference, tmp_path: Path
+    server: ServerProcess, name: str, reference: Reference, tmp_path: Path, text: str, stdin: str
 ) -> None:
     (tmp_path / "picture.png").write_bytes(picture(1))
     options = ["--model", name, "--max-new-tokens", str(NUM_NEW), "--image"]
-    command = ["--server", server.target, "generate", QUESTION, *options]
-    result = CliRunner().invoke(app, [*command, str(tmp_path / "picture.png")])
+    command = ["--server", server.target, "generate", text, *options]
+    result = CliRunner().invoke(app, [*command, str(tmp_path / "picture.png")], input=stdin)
     assert result.exit_code == 0, result.output
     assert result.output.strip() == reference.answer(CONVERSATIONS["image"])[0].strip()
 
