@@ -36,7 +36,7 @@ from server.service.generation_request import (
     TextChunk,
     TranslateRequest,
 )
-from server.service.model_info import BundleInfo, ModelInfo, bundle_info, model_info
+from server.service.model_info import BundleInfo, ModelInfo, State, bundle_info, model_info
 from server.service.rerank import RerankRequest, RerankResult
 from server.service.rerank import rerank as rerank_documents
 from server.service.score import ScoreRequest, ScoreResult
@@ -260,6 +260,11 @@ class Service:
         """Describes every version of every model."""
         config = self._context.config
         return tuple(model_info(entry, config) for entry in self._context.registry.described)
+
+    def served_models(self) -> list[ModelInfo]:
+        """Describes the newest served version of each model."""
+        served = [info for info in self.list_models() if info.state == State.READY]
+        return list({info.name: info for info in served}.values())
 
     def get_model(self, name: str, version: str = "") -> ModelInfo:
         """Describes one version of a model; the newest if ``version`` is empty."""

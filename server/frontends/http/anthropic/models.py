@@ -5,7 +5,7 @@ from typing import Any
 from starlette.responses import Response
 
 from server.frontends.http.endpoint import Call, json_response
-from server.frontends.http.openai.models import served_model, served_models
+from server.frontends.http.openai.models import served_model
 from server.service.model_info import ModelInfo
 
 _UNKNOWN_TIME = "1970-01-01T00:00:00Z"
@@ -13,7 +13,7 @@ _UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 
 async def list_models(call: Call[None]) -> Response:
     """Lists the served models."""
-    data = [_model(info) for info in served_models(call)]
+    data = [_model(info) for info in call.service.served_models()]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return json_response({"data": data, "has_more": False, "first_id": first, "last_id": last})
 

@@ -14,19 +14,13 @@ _FIGURES = ("min_cosine", "mean_cosine", "retrieval_agreement")
 
 async def list_models(call: Call[None]) -> Response:
     """Lists the served models."""
-    data = [_model(info, call) for info in served_models(call)]
+    data = [_model(info, call) for info in call.service.served_models()]
     return json_response({"object": "list", "data": data})
 
 
 async def get_model(call: Call[None]) -> Response:
     """Describes one model."""
     return json_response(_model(served_model(call), call))
-
-
-def served_models(call: Call[None]) -> list[ModelInfo]:
-    """The newest served version of each model."""
-    served = [info for info in call.service.list_models() if info.state == State.READY]
-    return [call.service.get_model(name) for name in dict.fromkeys(info.name for info in served)]
 
 
 def served_model(call: Call[None]) -> ModelInfo:
@@ -38,7 +32,7 @@ def served_model(call: Call[None]) -> ModelInfo:
     name = "/".join(call.path_params[part] for part in _NAME if part in call.path_params)
     info = call.service.get_model(name)
     if info.state != State.READY:
-        raise ModelNotFoundError(name, [each.name for each in served_models(call)])
+        raise ModelNotFoundError(name, [each.name for each in call.service.served_models()])
     return info
 
 
