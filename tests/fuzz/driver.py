@@ -22,6 +22,7 @@ os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", RAYON_NUM
 
 import atheris
 
+from tests.fuzz.files import scratch_of_fork
 from tests.fuzz.registry import Target, load
 
 # Limit on address space growth per input, in bytes.
@@ -113,10 +114,11 @@ def main() -> None:
         targets = [load(job["target"]) for job in jobs]
     statuses = []
     for job, target in zip(jobs, targets, strict=True):
-        child = os.fork()
-        if child == 0:
-            run(job, target)
-        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        with scratch_of_fork():
+            child = os.fork()
+            if child == 0:
+                run(job, target)
+            statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     print(json.dumps(statuses))
 
 

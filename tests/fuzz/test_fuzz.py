@@ -4,6 +4,7 @@ Start long runs manually: ``python -m tests.fuzz --all --seconds 1200``.
 """
 
 import importlib.util
+import os
 import random
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.files import scratch, scratch_of_fork
 from tests.fuzz.registry import CORPUS, ROOT, TARGETS, Target, cases, load
 
 NUM_EXAMPLES = 40
@@ -94,3 +96,16 @@ def test_fuzzing_finds_a_planted_defect(tmp_path: Path) -> None:
     completed = run_fuzzer(tmp_path, "tests.fuzz.planted", "--runs", "100000")
     assert completed.returncode == 1, completed.stdout + completed.stderr
     assert "crash-" in completed.stdout
+
+
+def test_scratch_folders_of_a_fork_are_deleted(tmp_path: Path) -> None:
+    told = tmp_path / "path"
+    with scratch_of_fork():
+        child = os.fork()
+        if child == 0:
+            told.write_text(str(scratch("fork")), "utf-8")
+            os._exit(0)
+        os.waitpid(child, 0)
+        folder = Path(told.read_text("utf-8"))
+        assert folder.is_dir()
+    assert not folder.exists()
