@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from export.graphs import export_graphs
-from export.parity import ParityReference, compare_fp32
+from export.parity import compare_fp32
+from export.parity_reference import ParityReference
 from export.signatures import Signatures
 from tests.architectures import ARCHITECTURES, checkpoint
 

@@ -15,7 +15,8 @@ from export.encoding import EncoderInputs, encode_eagerly, encode_in_graph
 from export.fidelity.subject import GraphFolder
 from export.float64_reference import float64_model
 from export.graphs import export_graphs
-from export.parity import TOLERANCE, compare_fp32
+from export.parity import compare_fp32
+from export.parity_reference import TOLERANCE
 from export.runtime import Session
 from model.adaptive import record_ponder
 from model.bundle import Precision

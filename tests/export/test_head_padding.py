@@ -11,7 +11,8 @@ import torch
 from export.checkpoint import Checkpoint, check_weights
 from export.graphs import export_graphs
 from export.head_padding import pad_heads
-from export.parity import TOLERANCE, compare_fp32
+from export.parity import compare_fp32
+from export.parity_reference import TOLERANCE
 from model.config import LayerConfig, NormConfig, NormKind
 from model.kernels import Step
 from model.position_config import (

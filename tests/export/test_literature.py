@@ -15,7 +15,8 @@ from export.checkpoint import Checkpoint
 from export.decoding import prefill_source
 from export.errors import UnsupportedError
 from export.graphs import export_graphs
-from export.parity import TOLERANCE, compare_fp32
+from export.parity import compare_fp32
+from export.parity_reference import TOLERANCE
 from export.runtime import DecodeSession, Session
 from export.smooth_quant import smooth_activations
 from export.supported import check_device_supported

@@ -18,7 +18,7 @@ from PIL import Image
 from export.checkpoint import Checkpoint
 from export.graphs import export_graphs
 from export.image_sources import ImageSource
-from export.parity import TOLERANCE
+from export.parity_reference import TOLERANCE
 from export.smooth_quant import smooth_activations
 from export.sources import load_checkpoint
 from export.speech import Source

@@ -14,7 +14,7 @@ from export.decoding import (
     DecodingRun,
     greedy_tokens,
 )
-from export.parity import TIE, TOLERANCE, ParityReference
+from export.parity_reference import TIE, TOLERANCE, ParityReference
 from export.parity_sessions import open_sessions, run_sessions
 from export.prompt_images import PlacedImage
 from export.runtime import Floats

@@ -23,7 +23,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 from export.checkpoint import Checkpoint
 from export.encoding import EncoderInputs, encode_in_graph
 from export.graphs import export_graphs
-from export.parity import TOLERANCE, ParityReference
+from export.parity_reference import TOLERANCE, ParityReference
 from export.runtime import Floats, Session
 from export.smooth_quant import smooth_activations
 from export.sources import load_checkpoint

@@ -5,7 +5,7 @@ from pathlib import Path
 from export.checkpoint import Checkpoint
 from export.encoding import EncoderInputs, encode_in_graph
 from export.graphs import export_graphs
-from export.parity import TOLERANCE, ParityReference
+from export.parity_reference import TOLERANCE, ParityReference
 from export.runtime import Floats, Session
 from scripts.families import Family
 from tests.families.decoder_check import max_errors

@@ -10,7 +10,8 @@ import onnx_ir
 
 from export.apply_scheme import apply_scheme
 from export.graph_files import load_graph
-from export.parity import ParityReference, min_cosine
+from export.parity import min_cosine
+from export.parity_reference import ParityReference
 from export.precision_schemes import scheme_for
 from model.bundle import Device, GraphSpec, Precision
 from model.config import ModelConfig

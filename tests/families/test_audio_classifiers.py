@@ -23,7 +23,7 @@ from export.checkpoint import Checkpoint
 from export.encoding import EncoderInputs, encode_eagerly, encode_in_graph
 from export.errors import UnsupportedError
 from export.graphs import export_graphs
-from export.parity import TOLERANCE
+from export.parity_reference import TOLERANCE
 from export.runtime import Floats, Session
 from export.smooth_quant import smooth_activations
 from export.sources import load_checkpoint

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from export.errors import SourceError, UnsupportedError
-from export.parity import TOLERANCE
+from export.parity_reference import TOLERANCE
 from export.sources import load_checkpoint
 from model.config import Activation, ModelConfig, StackConfig
 from model.mixers import required

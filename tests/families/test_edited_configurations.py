@@ -29,7 +29,7 @@ from transformers import (
     XGLMForCausalLM,
 )
 
-from export.parity import TOLERANCE
+from export.parity_reference import TOLERANCE
 from export.sources import load_checkpoint
 from model.mixers import required
 from model.transformer import from_weights

@@ -18,7 +18,7 @@ from transformers import (
 
 from export.encoding import EncoderInputs, encode_in_graph
 from export.graphs import export_graphs
-from export.parity import TOLERANCE
+from export.parity_reference import TOLERANCE
 from export.runtime import Session
 from model.transformer import from_weights
 from tests.families.encoders import SEGMENTED, SMALL

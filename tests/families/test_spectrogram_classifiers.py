@@ -11,7 +11,7 @@ from transformers import ASTFeatureExtractor
 from export.checkpoint import Checkpoint
 from export.encoding import EncoderInputs, encode_eagerly
 from export.errors import SourceError, UnsupportedError, WeightsError
-from export.parity import SPEECH_TOLERANCE, TOLERANCE
+from export.parity_reference import SPEECH_TOLERANCE, TOLERANCE
 from export.sources import load_checkpoint
 from export.speech import SpeechWindow, recording
 from model.audio_embedding import MAX_SAMPLE

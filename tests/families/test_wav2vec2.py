@@ -26,7 +26,7 @@ from transformers import (
 from export.checkpoint import Checkpoint
 from export.encoding import EncoderInputs, encode_eagerly
 from export.errors import SourceError, UnsupportedError
-from export.parity import TOLERANCE
+from export.parity_reference import TOLERANCE
 from export.smooth_quant import smooth_activations
 from export.sources import load_checkpoint
 from export.speech import SpeechWindow

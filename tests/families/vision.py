@@ -18,7 +18,7 @@ from PIL import Image
 
 from export.checkpoint import Checkpoint
 from export.graphs import export_graphs
-from export.parity import TOLERANCE
+from export.parity_reference import TOLERANCE
 from export.prompt_images import PlacedImage, eager_images, encode_eagerly
 from export.sources import load_checkpoint
 from model.images import encode_png, open_image
