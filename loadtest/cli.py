@@ -20,6 +20,7 @@ from loadtest.compare.candidates import COMPARED, Level
 from loadtest.compare.ceilings import USABLE
 from loadtest.compare.command import Comparison, prepare_all
 from loadtest.compare.command import compare as run_comparison
+from loadtest.compare.decoders import SMOLLM2, decoder_of
 from loadtest.compare.workloads import PRECISIONS
 from loadtest.gpu.cli import gpu, gpu_models, gpu_server
 from loadtest.prompts import LengthRange
@@ -167,6 +168,15 @@ def compare(
             "clients on the same cores; static: our engine with static batching, on mixed traffic."
         ),
     ] = Level.ENGINE,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="A GGUF file with weights of about 4 bits, instead of the task's own model. Only "
+            "for --task generate and --level engine.",
+        ),
+    ] = None,
     peers: Annotated[str, typer.Option(help="Peers, separated by commas; by default all.")] = "",
     precisions: Annotated[
         str, typer.Option(help="fp32, int8 or int4, by commas; by default the task's own.")
@@ -219,9 +229,12 @@ def compare(
         raise typer.BadParameter(f"there is no {', '.join(unknown)}", param_hint="--precisions")
     if protocols and level != Level.SERVER:
         raise typer.BadParameter("only for --level server", param_hint="--protocols")
+    if model is not None and (task, level) != (Task.GENERATE, Level.ENGINE):
+        raise typer.BadParameter("only for --task generate --level engine", param_hint="--model")
     comparison = Comparison(
         task=task,
         level=level,
+        decoder=SMOLLM2 if model is None else decoder_of(model),
         peers=_names(peers),
         precisions=_names(precisions),
         protocols=_names(protocols),

@@ -11,8 +11,9 @@ from typing import TypeVar
 from loadtest.compare import measurements
 from loadtest.compare.candidates import Candidate, Level
 from loadtest.compare.ceilings import Ceilings, highest, measure_ceilings
+from loadtest.compare.decoders import SMOLLM2, Decoder, size_of
 from loadtest.compare.engine_level import EngineComparison
-from loadtest.compare.engines import engine_peers
+from loadtest.compare.engines import engine_peers, our_engine
 from loadtest.compare.errors import WorkerError
 from loadtest.compare.loads import Load, Requests, loads
 from loadtest.compare.models import build_steps
@@ -37,6 +38,7 @@ class Comparison:
     """What to compare.
 
     Args:
+        decoder: what generates.
         peers: names; empty means all.
         precisions: of our side; empty means those of ``PRECISIONS``.
         protocols: of our server, as named in ``OUR_PROTOCOLS``; empty means all of the task.
@@ -50,6 +52,7 @@ class Comparison:
 
     task: Task
     level: Level
+    decoder: Decoder = SMOLLM2
     peers: tuple[str, ...]
     precisions: tuple[str, ...]
     protocols: tuple[str, ...]
@@ -77,10 +80,14 @@ def prepare_all(comparison: Comparison) -> bool:
     """Installs, exports and compiles what the comparison needs. Returns whether all succeeded."""
     is_server = comparison.level == Level.SERVER
     servers = _select(SERVER_PEERS[comparison.task], comparison) if is_server else []
-    engines = (
-        [] if is_server else _select(engine_peers(comparison.task, comparison.level), comparison)
+    engines = [] if is_server else _select(_engine_peers(comparison), comparison)
+    steps = build_steps(
+        comparison.task,
+        comparison.level,
+        comparison.root,
+        comparison.decoder,
+        comparison.our_precisions,
     )
-    steps = build_steps(comparison.task, comparison.level, comparison.root)
     needed = [step.environment for step in steps]
     needed += [server.environment for server in servers]
     needed += [engine.environment for engine in engines]
@@ -158,14 +165,19 @@ def _compare_servers(comparison: Comparison, report: Report) -> None:
 
 
 def _compare_engines(comparison: Comparison, report: Report) -> None:
+    decoder = comparison.decoder
+    size = None if decoder is SMOLLM2 else size_of(decoder)
     workloads_by_precision = {
-        precision: workloads(comparison.task, precision, comparison.level, quick=comparison.quick)
+        precision: workloads(
+            comparison.task, precision, comparison.level, quick=comparison.quick, model=size
+        )
         for precision in comparison.our_precisions
     }
     costs = [1.0 for selected in workloads_by_precision.values() for _ in selected]
     time_budget = TimeBudget(comparison.budget_seconds, costs)
     log = _progress_log(time_budget, None, comparison)
-    peers = _select(engine_peers(comparison.task, comparison.level), comparison)
+    our_candidate = our_engine(comparison.task, comparison.level, decoder)
+    peers = _select(_engine_peers(comparison), comparison)
     ceilings = _ceilings(comparison)
     report.set("ceilings", ceilings)
     measured: list[Workload] = []
@@ -175,6 +187,7 @@ def _compare_engines(comparison: Comparison, report: Report) -> None:
                 comparison.task,
                 comparison.level,
                 precision,
+                our_candidate,
                 peers,
                 comparison.paths,
                 comparison.threads,
@@ -209,6 +222,10 @@ def _compare_engines(comparison: Comparison, report: Report) -> None:
         0,
         [measurements.with_floor(*pair) for pair in zip(report.rows, floors, strict=True)],
     )
+
+
+def _engine_peers(comparison: Comparison) -> Sequence[Candidate]:
+    return engine_peers(comparison.task, comparison.level, comparison.decoder)
 
 
 def _server_runner(server: ServerCandidate, comparison: Comparison, log: Log) -> ServerRunner:

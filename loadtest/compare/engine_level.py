@@ -8,7 +8,6 @@ from statistics import median
 
 from loadtest.compare.candidates import Candidate, Level
 from loadtest.compare.engine_runner import EngineRunner
-from loadtest.compare.engines import our_engine
 from loadtest.compare.errors import InvalidResultError, WorkerError
 from loadtest.compare.fidelity import Fidelity, describe
 from loadtest.compare.fidelity_checks import CHECKS
@@ -34,6 +33,7 @@ class EngineComparison:
         task: Task,
         level: Level,
         precision: str,
+        ours: Candidate,
         peers: Sequence[Candidate],
         paths: Paths,
         threads: int,
@@ -43,11 +43,11 @@ class EngineComparison:
         self._rounds, self._log = rounds, log
         self._runners: list[EngineRunner] = []
         try:
-            for candidate in (our_engine(task, level), *peers):
+            for candidate in (ours, *peers):
                 log(f"loading {candidate.name} {precision}")
                 self._runners.append(EngineRunner(candidate, task, precision, paths, threads))
                 log(f"{candidate.name} {precision}: {self._runners[-1].status}")
-            self._fidelity = self._measure_fidelity(task, level, paths, threads)
+            self._fidelity = self._measure_fidelity(ours, task, level, paths, threads)
         except BaseException:
             self.close()
             raise
@@ -71,12 +71,12 @@ class EngineComparison:
             runner.close()
 
     def _measure_fidelity(
-        self, task: Task, level: Level, paths: Paths, threads: int
+        self, ours: Candidate, task: Task, level: Level, paths: Paths, threads: int
     ) -> dict[str, Fidelity]:
         """By candidate; those that cannot be compared with fp32 are left out."""
         if (task, level) not in CHECKS:
             return {}
-        reference = EngineRunner(our_engine(task, level), task, "fp32", paths, threads)
+        reference = EngineRunner(ours, task, "fp32", paths, threads)
         try:
             check = CHECKS[task, level](reference)
         except (WorkerError, LookupError) as error:

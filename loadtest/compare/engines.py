@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.compare.candidates import Candidate, Level, bundles_folder
+from loadtest.compare.decoders import SMOLLM2, Decoder
 from loadtest.compare.environments import (
     BERGAMOT,
     CTRANSLATE2,
@@ -34,12 +35,12 @@ def engine_command() -> list[str]:
     return [sys.executable, "-m", "server.bench"]
 
 
-def our_engine(task: Task, level: Level = Level.ENGINE) -> Candidate:
-    """Our own engine, without a server around it."""
+def our_engine(task: Task, level: Level = Level.ENGINE, decoder: Decoder = SMOLLM2) -> Candidate:
+    """Our own engine, without a server around it. ``decoder``: what generates."""
     if level == Level.TEXT:
         return _ours("server.service_bench", "en-pt", {"slots": 64})
     bundle = {
-        Task.GENERATE: "smollm2",
+        Task.GENERATE: decoder.name,
         Task.TRANSLATE: "transformer-base",
         Task.EMBED: "minilm",
     }[task]
@@ -105,33 +106,32 @@ def _bergamot(name: str, *, shortlist: bool) -> Candidate:
     )
 
 
-ENGINE_PEERS: dict[Task, tuple[Candidate, ...]] = {
-    Task.GENERATE: (
-        _ctranslate2("smollm2"),
+def _decoder_peers(name: str) -> tuple[Candidate, ...]:
+    return (
+        _ctranslate2(name),
         Candidate(
             name="llama.cpp",
             module="loadtest.peers.llama_cpp_engine",
-            models={
-                "fp32": "gguf/smollm2-f32.gguf",
-                "int8": "gguf/smollm2-q8_0.gguf",
-                "int4": "gguf/smollm2-q4_1.gguf",
-            },
+            models={precision: f"gguf/{name}-{precision}.gguf" for precision in _PRECISIONS},
             environment=LLAMA_CPP,
         ),
         Candidate(
             name="transformers",
             module="loadtest.peers.transformers_engine",
-            models={"fp32": "hugging_face/smollm2"},
+            models={"fp32": f"hugging_face/{name}"},
             environment=CTRANSLATE2,
         ),
         Candidate(
             name="onnxruntime-genai",
             module="loadtest.peers.genai_engine",
-            models={precision: f"genai/smollm2-{precision}" for precision in _PRECISIONS},
+            models={precision: f"genai/{name}-{precision}" for precision in _PRECISIONS},
             environment=ONNXRUNTIME_GENAI,
         ),
-        _openvino("genai", "smollm2", _PRECISIONS),
-    ),
+        _openvino("genai", name, _PRECISIONS),
+    )
+
+
+ENGINE_PEERS: dict[Task, tuple[Candidate, ...]] = {
     Task.TRANSLATE: (
         _ctranslate2("transformer-base"),
         dataclasses.replace(
@@ -180,6 +180,8 @@ STATIC_PEERS: dict[Task, tuple[Candidate, ...]] = {
 _PEERS = {Level.ENGINE: ENGINE_PEERS, Level.TEXT: TEXT_PEERS, Level.STATIC: STATIC_PEERS}
 
 
-def engine_peers(task: Task, level: Level) -> Sequence[Candidate]:
+def engine_peers(task: Task, level: Level, decoder: Decoder = SMOLLM2) -> Sequence[Candidate]:
     """The peers of our engine; none where the level does not apply to the task."""
+    if (task, level) == (Task.GENERATE, Level.ENGINE):
+        return _decoder_peers(decoder.name)
     return _PEERS[level].get(task, ())

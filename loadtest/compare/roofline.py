@@ -10,7 +10,7 @@ Source: Williams et al., "Roofline: An Insightful Visual Performance Model", 200
 from typing import Any
 
 from loadtest.compare.ceilings import bandwidth, peak_operations
-from loadtest.compare.workloads import MODEL_SIZES, Workload, WorkloadKind
+from loadtest.compare.workloads import Workload, WorkloadKind
 
 WEIGHT_BYTES = {"int8": 1.0, "int4": 0.5}
 """Bytes per weight. In fp32 it depends on the model: ``ModelSize.lossless_bytes``."""
@@ -28,7 +28,7 @@ def roofline_rate(workload: Workload, ceilings: dict[str, Any]) -> float | None:
     if workload.kind in _WITHOUT_ROOFLINE or "operations_per_second" not in ceilings:
         return None
     operations_rate = peak_operations(ceilings, workload.precision)
-    sizes, rows = MODEL_SIZES[workload.task], workload.batch * workload.beams
+    sizes, rows = workload.model, workload.batch * workload.beams
     weight_bytes = WEIGHT_BYTES.get(workload.precision, sizes.lossless_bytes)
 
     def seconds(parameters: int, num_multiply_adds: float, cache_values: float = 0.0) -> float:

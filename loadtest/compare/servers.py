@@ -169,7 +169,7 @@ SERVER_PEERS: dict[Task, tuple[ServerCandidate, ...]] = {
                 *("--ctx-size", "{context}", "--no-webui"),
             ),
             health="/health",
-            model="gguf/smollm2-q8_0.gguf",
+            model="gguf/smollm2-int8.gguf",
             environment=LLAMA_SERVER,
         ),
         _vllm(

@@ -1,7 +1,7 @@
 """Workloads of engines, their inputs, and the sizes of the models that run them."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -84,6 +84,12 @@ class Workload:
     """Output tokens of each sequence, if they differ; else ``num_new_tokens`` applies."""
     num_texts: int = 0
     """Sequences that are texts."""
+    other_model: ModelSize | None = None
+    """The size of the model, if it is not the task's own."""
+
+    @property
+    def model(self) -> ModelSize:
+        return self.other_model or MODEL_SIZES[self.task]
 
     @property
     def num_requests(self) -> int:
@@ -113,7 +119,7 @@ class Workload:
                 list(itertools.islice(chosen, self.num_texts)) for _ in range(self.num_requests)
             ]
             return {"op": "run", "task": self.task.value, "requests": requests}
-        sizes = MODEL_SIZES[self.task]
+        sizes = self.model
         random = np.random.default_rng((seed, self.batch, sum(self.lengths), self.beams))
         rows = [random.integers(sizes.first_id, sizes.vocabulary, n).tolist() for n in self.lengths]
         return {
@@ -249,12 +255,24 @@ PRECISIONS: dict[Level, dict[Task, tuple[str, ...]]] = {
 
 
 def workloads(
-    task: Task, precision: str, level: Level = Level.ENGINE, *, quick: bool = False
+    task: Task,
+    precision: str,
+    level: Level = Level.ENGINE,
+    *,
+    quick: bool = False,
+    model: ModelSize | None = None,
 ) -> list[Workload]:
-    """All workloads of a task. ``quick``: batches of at most 8, to show that everything works."""
+    """All workloads of a task.
+
+    Args:
+        quick: batches of at most 8, to show that everything works.
+        model: the size of the model, if it is not the task's own.
+    """
     if level == Level.STATIC:
         return _mixed(task, precision)
     chosen = (_texts if level == Level.TEXT else _WORKLOADS[task])(precision)
+    if model is not None:
+        chosen = [replace(workload, other_model=model) for workload in chosen]
     if not quick:
         return chosen
     return [workload for workload in chosen if workload.batch <= 8 or task == Task.EMBED]
