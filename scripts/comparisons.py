@@ -122,10 +122,14 @@ def _by_work(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
 
 
 def _work(row: Row) -> tuple[str, ...]:
-    """Task, level, work, precision, metric and protocol of our server."""
-    keys = ("task", "level", "work", "precision", "metric")
+    """Task, level, work, precision, metric and protocol of our server.
+
+    The work begins with the model if it is not the task's own.
+    """
+    work = f"{row['model']}: {row['work']}" if "model" in row else row["work"]
+    keys = (row["task"], row["level"], work, row["precision"], row["metric"])
     # Reports of before have no other protocol.
-    return (*(str(row[key]) for key in keys), str(row.get("protocol", NATIVE)))
+    return (*map(str, keys), str(row.get("protocol", NATIVE)))
 
 
 def _size(row: Row) -> Any:

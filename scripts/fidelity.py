@@ -27,8 +27,8 @@ class Fidelity:
         by_model: dict[tuple[str, str], Figures] = {}
         for row in rows:
             key, found = (row["task"], row["precision"]), _figures(row, "ours")
-            # Texts are translated by another model than the other rows.
-            if found and row["level"] != "text":
+            # Texts are translated by another model than the other rows; some rows name theirs.
+            if found and row["level"] != "text" and "model" not in row:
                 before = by_model.get(key, found)
                 by_model[key] = min(found, before, key=lambda each: each.get("min_cosine", 1))
         return cls(by_model=by_model)

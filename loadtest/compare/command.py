@@ -209,6 +209,8 @@ def _compare_engines(comparison: Comparison, report: Report) -> None:
                     "batch": workload.batch,
                     "metric": workload.metric,
                 }
+                if decoder is not SMOLLM2:
+                    about["model"] = decoder.name
                 floor = roofline_rate(workload, ceilings)
                 report.add(measurements.row(about, ours, theirs, floor))
                 measured.append(workload)

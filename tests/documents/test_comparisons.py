@@ -10,6 +10,7 @@ from scripts.fidelity import UNKNOWN, Fidelity, Row
 
 ANSWERS = {"top_1": 0.9651, "rms_nats": 0.0701}
 TEXTS = {"chrf": 98.76, "identical": 0.905}
+MACHINE = {"cores": 2, "processor": "p"}
 FIDELITY = Fidelity(
     by_model={("embed", "int8"): {"min_cosine": 0.99467}, ("generate", "int8"): ANSWERS}
 )
@@ -62,6 +63,19 @@ def test_protocols_of_our_server_have_lines_of_their_own() -> None:
         " embed, server ",
         " embed, server by http ",
     ]
+
+
+def test_a_model_that_is_named_has_lines_and_a_fidelity_of_its_own() -> None:
+    other = {"top_1": 0.99, "rms_nats": 0.01}
+    row = measured(batch=1, ours=80.0, ratio_to_best_peer=1.5, fidelity={"ours": ANSWERS})
+    rows: list[Row] = [row, {**row, "model": "other", "fidelity": {"ours": other}}]
+    fidelity = Fidelity.committed(rows)
+    assert [line.split("|")[2] for line in table(rows, fidelity).splitlines()[2:]] == [
+        " decode ",
+        " other: decode ",
+    ]
+    assert fidelity.by_model == {("generate", "int8"): ANSWERS}
+    assert len(newest([{"started": "1", "machine": MACHINE, "rows": rows}])) == 2
 
 
 def test_inverted_times_are_shown_in_milliseconds() -> None:
