@@ -32,12 +32,15 @@ class Usage:
     """End-of-sequence tokens included; 0 for encoders."""
     reused_tokens: int
     """Input tokens found in the server's prefix cache."""
+    reasoning_tokens: int = 0
+    """Output tokens before the answer, if ``separate_reasoning`` was set."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             reused_tokens=self.reused_tokens + other.reused_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
         )
 
 

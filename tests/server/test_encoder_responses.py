@@ -41,7 +41,7 @@ from server.service.truncation import Truncation
 from server.service.usage import Timing, Usage
 
 UNKNOWN: Any = 9  # a number that no enum has
-USAGE = Usage(input_tokens=3, output_tokens=2, reused_tokens=1)
+USAGE = Usage(input_tokens=3, output_tokens=2, reused_tokens=1, reasoning_tokens=7)
 TIMING = Timing(0.5, 0.25, 0.125, 0.0625, 1.0)
 TRUNCATION = Truncation(truncated_tokens=5, windows=2)
 VECTOR = np.array([0.1, -2.5, 3.0], np.float32)
@@ -56,7 +56,7 @@ def assert_shared_fields(response: Any, outputs: Iterable[Any]) -> None:
     """Checks model, usage, timing and truncation against the constants above."""
     assert response.model == "m"
     assert (response.usage.input_tokens, response.usage.output_tokens) == (3, 2)
-    assert response.usage.reused_tokens == 1
+    assert (response.usage.reused_tokens, response.usage.reasoning_tokens) == (1, 7)
     timing = response.timing
     assert (timing.queue_seconds, timing.tokenize_seconds) == (0.5, 0.25)
     assert (timing.prefill_seconds, timing.decode_seconds) == (0.125, 0.0625)

@@ -10,6 +10,7 @@ def usage(counted: Usage) -> common_pb2.Usage:
         input_tokens=counted.input_tokens,
         output_tokens=counted.output_tokens,
         reused_tokens=counted.reused_tokens,
+        reasoning_tokens=counted.reasoning_tokens,
     )
 
 
