@@ -55,3 +55,5 @@ class ChatOptions(TypedDict, total=False):
     """How much the model thinks, in the words of its template; "none" turns it off."""
     separate_reasoning: bool | None
     """Returns what the model thinks before its answer apart from the text."""
+    continue_final_message: bool | None
+    """Continues the last message, which is the assistant's; the output is what follows its text."""

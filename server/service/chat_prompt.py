@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from model.config import Kind
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.service import validation
@@ -31,6 +32,8 @@ async def chat_prompt(
     if template is None:
         raise InvalidArgumentError("messages", f"{model.manifest.name!r} has no chat template")
     validation.check_messages(messages, context.config.max_input_bytes)
+    if options.continue_final_message and model.manifest.kind != Kind.DECODER:
+        raise InvalidArgumentError("continue_final_message", "needs a decoder")
     if options.offered and not template.describes_tools:
         raise InvalidArgumentError("tools", "are not described by this model's chat template")
     num_characters = check_size(options)

@@ -21,7 +21,7 @@ from server.service.image_sources import prepare_images, source_files
 from server.service.languages import target_start
 from server.service.prepare import job_template, prepared_request, target_jobs
 from server.service.prepared_request import PreparedRequest
-from server.service.reasoning import opens_reasoning
+from server.service.reasoning import leaves_reasoning_open, opens_reasoning
 from server.service.target_prefixes import after_prefixes, target_prefix_ids
 from server.service.tool_calls import forces_call, with_forced_call
 from server.text.chat import NO_OPTIONS
@@ -99,13 +99,19 @@ async def prepare_generate(
             caller,
         )
     previous: Sequence[tuple[int, ...]] = ()
-    if field != "messages" and template.base.constraint is None:  # else the text stands alone
+    goes_on = field != "messages" or request.chat.continue_final_message
+    if goes_on and template.base.constraint is None:  # else the text stands alone
         previous = list(map(model.tokenizer.last_with_text, prompts))
     prepared = prepared_request(request, model, caller, jobs, prefixes, started, echoes, previous)
-    is_open = False
-    if request.chat.separate_reasoning:
-        is_open = opens_reasoning(model.tokenizer.decode(prompts[0][-_TAG_TOKENS:]))
+    is_open = request.chat.separate_reasoning and _begins_with_reasoning(request, model, prompts[0])
     return replace(prepared, chat=request.chat, begins_with_reasoning=is_open)
+
+
+def _begins_with_reasoning(request: GenerateRequest, model: Model, prompt: tuple[int, ...]) -> bool:
+    """Whether the output begins within reasoning."""
+    if request.chat.continue_final_message and leaves_reasoning_open(request.messages[-1].text):
+        return True
+    return opens_reasoning(model.tokenizer.decode(prompt[-_TAG_TOKENS:]))
 
 
 def _given_field(request: GenerateRequest) -> str:

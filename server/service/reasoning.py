@@ -22,6 +22,11 @@ def opens_reasoning(prompt: str) -> bool:
     return prompt.rstrip().endswith(OPEN)
 
 
+def leaves_reasoning_open(text: str) -> bool:
+    """Whether ``text``, the beginning of an answer, ends within reasoning."""
+    return text.lstrip().startswith(OPEN) and CLOSE not in text
+
+
 class Separated(NamedTuple):
     """A part of a text: reasoning, then the answer."""
 

@@ -1,7 +1,7 @@
 """Renders chat templates as Hugging Face defines them: sandboxed Jinja."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -89,6 +89,7 @@ class ChatOptions:
     most one call. ``template_variables`` is a JSON object with variables of the template, such as
     ``enable_thinking``. ``reasoning_effort`` is how much the model thinks, in the words of the
     template; "none" turns it off. ``separate_reasoning`` returns that apart from the text.
+    ``continue_final_message`` continues the last message instead of answering it.
     """
 
     tools: tuple[Tool, ...] = sized((), max_items=MAX_TOOLS)
@@ -98,6 +99,7 @@ class ChatOptions:
     template_variables: str = ruled("as tools.parameters", "")
     reasoning_effort: str = sized("", max_bytes=MAX_NAME_BYTES)
     separate_reasoning: bool = False
+    continue_final_message: bool = False
 
     @property
     def offered(self) -> tuple[Tool, ...]:
@@ -108,6 +110,8 @@ class ChatOptions:
 
 NO_OPTIONS = ChatOptions()
 _REASONING_TAG = "</think>"
+_MARK = "the message goes on here"
+_SET_HERE = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
 
 
 class ReasoningSupport(StrEnum):
@@ -155,18 +159,22 @@ class ChatTemplate:
         """Renders a prompt.
 
         Raises:
-            InvalidArgumentError: the template rejects the messages, a text is no JSON object, or
-                the template reads no effort.
+            InvalidArgumentError: the template rejects the messages, a text is no JSON object, the
+                template reads no effort, or the last message cannot be continued.
         """
+        if options.continue_final_message:
+            messages = [*messages[:-1], _marked(messages)]
         turns = [
             _turn(message, f"messages[{index}]", has_images=self._has_images)
             for index, message in enumerate(messages)
         ]
         variables = {**self._effort(options.reasoning_effort), **_variables(options)}
+        variables["add_generation_prompt"] = not options.continue_final_message
         try:
-            return render_template(self._template, turns, self._special_tokens, variables)
+            prompt = render_template(self._template, turns, self._special_tokens, variables)
         except TemplateError as error:
             raise InvalidArgumentError("messages", str(error)) from error
+        return _before_mark(prompt) if options.continue_final_message else prompt
 
     def _effort(self, effort: str) -> dict[str, Any]:
         """The variables for a ``reasoning_effort``. A template without any may ignore "none"."""
@@ -211,9 +219,43 @@ def _turn(message: Message, path: str, *, has_images: bool) -> dict[str, Any]:
     return turn
 
 
+def _marked(messages: Sequence[Message]) -> Message:
+    """The last message, whose text ends with a mark.
+
+    Raises ``InvalidArgumentError`` if it cannot be continued.
+    """
+    path = f"messages[{len(messages) - 1}]"
+    if not messages or messages[-1].role != "assistant":
+        raise InvalidArgumentError(
+            "continue_final_message", "needs messages whose last is the assistant's"
+        )
+    last = messages[-1]
+    if last.tool_calls:
+        raise InvalidArgumentError(f"{path}.tool_calls", "cannot be continued")
+    if not last.text:
+        raise InvalidArgumentError(f"{path}.content", "is empty: there is nothing to continue")
+    if last.parts:
+        return replace(last, parts=(*last.parts, ContentPart(text=_MARK + " ")))
+    return replace(last, content=f"{last.content}{_MARK} ")
+
+
+def _before_mark(prompt: str) -> str:
+    """What the template wrote before the mark.
+
+    Raises ``InvalidArgumentError`` if the template leaves the message out.
+    """
+    before, mark, after = prompt.rpartition(_MARK)
+    if not mark:
+        raise InvalidArgumentError(
+            "continue_final_message", "this model's chat template changes the last message"
+        )
+    # A template that drops the space after the mark also drops that at the end of other messages.
+    return before if after.startswith(" ") else before.rstrip()
+
+
 def _variables(options: ChatOptions) -> dict[str, Any]:
     variables = json_object(options.template_variables, "template_variables")
-    for name in ("messages", "tools", "documents", "add_generation_prompt"):
+    for name in _SET_HERE:
         if name in variables:
             raise InvalidArgumentError("template_variables", f"cannot set {name}")
     if options.offered:

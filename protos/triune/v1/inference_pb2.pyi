@@ -431,6 +431,7 @@ class ChatOptions(_message.Message):
     TEMPLATE_VARIABLES_FIELD_NUMBER: _builtins.int
     REASONING_EFFORT_FIELD_NUMBER: _builtins.int
     SEPARATE_REASONING_FIELD_NUMBER: _builtins.int
+    CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
     tool_choice: Global___ToolChoice.ValueType
     tool_name: _builtins.str
     """Forces a call of this tool."""
@@ -446,6 +447,10 @@ class ChatOptions(_message.Message):
     """Returns what the model thinks, between <think> and </think> before its answer, apart from the
     text. Not with a grammar, which the whole output matches.
     """
+    continue_final_message: _builtins.bool
+    """Continues the last message, which is the assistant's and has a text. The output is what follows
+    that text.
+    """
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]: ...
     def __init__(
@@ -458,10 +463,11 @@ class ChatOptions(_message.Message):
         template_variables: _builtins.str = ...,
         reasoning_effort: _builtins.str = ...,
         separate_reasoning: _builtins.bool = ...,
+        continue_final_message: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls", "parallel_tool_calls", b"parallel_tool_calls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls", "parallel_tool_calls", b"parallel_tool_calls", "reasoning_effort", b"reasoning_effort", "separate_reasoning", b"separate_reasoning", "template_variables", b"template_variables", "tool_choice", b"tool_choice", "tool_name", b"tool_name", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls", "continue_final_message", b"continue_final_message", "parallel_tool_calls", b"parallel_tool_calls", "reasoning_effort", b"reasoning_effort", "separate_reasoning", b"separate_reasoning", "template_variables", b"template_variables", "tool_choice", b"tool_choice", "tool_name", b"tool_name", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__parallel_tool_calls: _TypeAlias = _typing.Literal["parallel_tool_calls"]  # noqa: Y015
     _WhichOneofArgType__parallel_tool_calls: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls"]  # noqa: Y015

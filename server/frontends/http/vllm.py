@@ -18,7 +18,12 @@ from server.frontends.http.openai.errors import error_response
 from server.frontends.http.openai.messages import ChatMessage, image_files, service_messages
 from server.frontends.http.openai.options import check_neutral
 from server.frontends.http.openai.prompts import ENCODER_NAMES, truncation
-from server.frontends.http.openai.tools import ToolDefinition, chat_option_names, chat_options
+from server.frontends.http.openai.tools import (
+    ToolDefinition,
+    chat_option_names,
+    chat_options,
+    continues_final_message,
+)
 from server.frontends.http.openai.usage import prompt_usage
 from server.frontends.oip.models import server_version
 from server.service.classify import ClassifyRequest
@@ -243,15 +248,14 @@ async def _chat_request(body: TokenizeBody, call: Call[TokenizeBody]) -> Tokeniz
     check_neutral(
         body,
         add_special_tokens=(False,),
-        add_generation_prompt=(True,),
-        continue_final_message=(False,),
         chat_template=(),
         mm_processor_kwargs=({},),
     )
     given = body.messages or []
     messages = service_messages(given, await image_files(given, call))
     body.messages = []  # they would keep the bytes of the body
-    chat = chat_options(body.tools, None, None, body.chat_template_kwargs)
+    continues = continues_final_message(body)
+    chat = chat_options(body.tools, None, None, body.chat_template_kwargs, continues=continues)
     return TokenizeRequest(model=body.model, messages=messages, chat=chat)
 
 

@@ -55,7 +55,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"stop_sequences": [""]}, "stop_sequences[0]"),
     ({"stop_sequences": ["a"] * 17}, "stop_sequences"),
     ({"messages": []}, "messages"),
-    ({"messages": [*MESSAGES, {"role": "assistant", "content": "7"}]}, "messages[1].role"),
+    ({"messages": [*MESSAGES, {"role": "assistant", "content": ""}]}, "messages[1].content"),
     ({"messages": [{"role": "tool", "content": "7"}]}, "messages[0].role"),
     ({"system": [{"type": "image"}]}, "system[0].type"),
     (of_user({"type": "document"}), "messages[0].content[0].type"),

@@ -209,6 +209,22 @@ def test_grpc_separates_reasoning_if_asked(grpc_client: Client) -> None:
     assert "".join(piece.text for piece in pieces) == "Sunny."
 
 
+def test_a_thought_that_has_begun_goes_on(grpc_client: Client) -> None:
+    begun = [types.Message("user", "How?"), types.Message("assistant", "<think>Rome")]
+    options: Any = {"messages": begun, "max_new_tokens": 4, "ignore_eos": True}
+    options |= {"continue_final_message": True, "separate_reasoning": True}
+    result = grpc_client.generate("model", **options)
+    assert result.outputs[0].text == ""
+    assert result.usage.reasoning_tokens == result.usage.output_tokens == 4
+    last = list(grpc_client.generate_stream("model", **options))[-1]
+    assert last.usage is not None
+    assert last.usage.reasoning_tokens == 4
+    begun[-1] = types.Message("assistant", "<think>Rome</think>Sunny")
+    result = grpc_client.generate("model", **options)
+    assert result.outputs[0].reasoning == ""
+    assert (result.usage.reasoning_tokens, result.usage.output_tokens) == (0, 4)
+
+
 def test_grpc_templates_get_reasoning(grpc_client: Client) -> None:
     user = types.Message("user", "How is the weather?")
     answer = types.Message("assistant", "Sunny.", reasoning="Rome?")

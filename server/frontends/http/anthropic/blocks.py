@@ -33,17 +33,13 @@ async def conversation_of(body: PromptFields, call: Call[Any]) -> Conversation:
     Results of tools become messages of their own.
 
     Raises:
-        InvalidArgumentError: there are no messages or too many, one has another role or block, the
-            last is an answer, or an image is invalid; the error names the field.
+        InvalidArgumentError: there are no messages or too many, one has another role or block, or
+            an image is invalid; the error names the field.
     """
     given = body.messages
     Size(MAX_MESSAGES).check_count("messages", given)
     if not given:
         raise InvalidArgumentError("messages", "must not be empty")
-    if given[-1].role == "assistant":
-        raise InvalidArgumentError(
-            f"messages[{len(given) - 1}].role", "is assistant: answers cannot be continued"
-        )
     _check_num_results(given)
     files = await _image_files(given, call)
     conversation = Conversation()

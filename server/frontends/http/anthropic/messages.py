@@ -41,8 +41,9 @@ async def count_tokens(call: Call[PromptFields]) -> Response:
     body = call.body
     conversation = await conversation_of(body, call)
     body.messages, body.system = [], None  # they would keep the bytes of the body
+    messages = conversation.messages
     request = TokenizeRequest(
-        model=body.model, messages=conversation.messages, chat=chat_options(body)
+        model=body.model, messages=messages, chat=chat_options(body, messages)
     )
     with conversation.named():
         result = await call.service.tokenize(request, call.caller)

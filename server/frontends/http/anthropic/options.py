@@ -1,5 +1,6 @@
 """Converts the options of Anthropic's bodies to those of the service."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from server.bounds import MAX_TOOLS, Size
@@ -48,7 +49,7 @@ def message_names(body: Any) -> dict[str, str]:
     return names
 
 
-def chat_options(body: PromptFields) -> ChatOptions:
+def chat_options(body: PromptFields, messages: Sequence[Message]) -> ChatOptions:
     """The options of the chat template. Reasoning is separated from the text.
 
     Raises:
@@ -71,6 +72,7 @@ def chat_options(body: PromptFields) -> ChatOptions:
         parallel_tool_calls=not choice.disable_parallel_tool_use,
         reasoning_effort=_effort(body),
         separate_reasoning=True,
+        continue_final_message=messages[-1].role == "assistant",
     )
 
 
@@ -85,7 +87,7 @@ def messages_request(body: Any, messages: tuple[Message, ...]) -> GenerateReques
     default = 0.0 if is_search else DEFAULT_TEMPERATURE
     values = {
         "messages": messages,
-        "chat": chat_options(body),
+        "chat": chat_options(body, messages),
         "temperature": default if body.temperature is None else body.temperature,
         "max_new_tokens": body.max_tokens,
         "stop_strings": tuple(body.stop_sequences or ()),

@@ -142,7 +142,9 @@ async def _chat(
 ) -> Response | EventStream:
     body = call.body
     effort = effort_of(body.think, body.model, call.service)
-    options = chat_options(tools, None, None, effort=effort)
+    last = turns[-1]
+    continues = last.role == "assistant" and bool(last.content) and not last.tool_calls
+    options = chat_options(tools, None, None, effort=effort, continues=continues)
     messages = service_messages(turns, await image_files(turns, call, at))
     request = generate_request(body, messages=messages, chat=options)
     return await answer(call, request, fields, has_thinking=body.think is not False)

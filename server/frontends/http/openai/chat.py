@@ -35,6 +35,7 @@ from server.frontends.http.openai.tools import (
     call_object,
     chat_option_names,
     chat_options,
+    continues_final_message,
 )
 from server.frontends.http.openai.usage import completion_usage
 from server.service.generation_request import Finish, Hypothesis, ScoredToken, TextChunk
@@ -65,8 +66,8 @@ class ChatFields(GenerationFields, kw_only=True):
     verbosity: msgspec.Raw = NOTHING
     web_search_options: msgspec.Raw = NOTHING
     echo: msgspec.Raw = NOTHING
-    add_generation_prompt: msgspec.Raw = NOTHING
-    continue_final_message: msgspec.Raw = NOTHING
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     add_special_tokens: msgspec.Raw = NOTHING
     documents: msgspec.Raw = NOTHING
     chat_template: msgspec.Raw = NOTHING
@@ -96,8 +97,6 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         verbosity=("medium",),
         web_search_options=(),
         echo=(False,),
-        add_generation_prompt=(True,),
-        continue_final_message=(False,),
         add_special_tokens=(False,),
         documents=(),
         chat_template=(),
@@ -108,6 +107,7 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
     chat = chat_options(
         *(body.tools, body.tool_choice, body.parallel_tool_calls),
         *(body.chat_template_kwargs, body.reasoning_effort),
+        continues=continues_final_message(body),
     )
     has_reasoning, has_ids = body.include_reasoning is not False, bool(body.return_token_ids)
     num_prompt = num_prompt_logprobs(body)

@@ -1,7 +1,7 @@
 """OpenAI's fields of tools, and their conversion to those of the service and back."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -65,6 +65,8 @@ def chat_options(
     parallel: bool | None,
     variables: dict[str, Any] | None = None,
     effort: str | None = None,
+    *,
+    continues: bool = False,
 ) -> ChatOptions:
     """The service's options. Reasoning is separated from the text.
 
@@ -74,6 +76,7 @@ def chat_options(
         parallel: the field ``parallel_tool_calls``.
         variables: the field ``chat_template_kwargs``.
         effort: the field ``reasoning_effort``.
+        continues: whether the last message is continued.
 
     Raises:
         InvalidArgumentError: a field is invalid; the error names it.
@@ -99,7 +102,27 @@ def chat_options(
         template_variables=json_text("chat_template_kwargs", variables),
         reasoning_effort=effort or "",
         separate_reasoning=True,
+        continue_final_message=continues,
     )
+
+
+class ContinuingBody(Protocol):
+    """vLLM's fields of a conversation whose last message may go on."""
+
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+
+
+def continues_final_message(body: ContinuingBody) -> bool:
+    """Whether the last message of ``body`` is continued.
+
+    Raises ``InvalidArgumentError`` unless either a new answer begins or that message goes on.
+    """
+    continues = bool(body.continue_final_message)
+    if body.add_generation_prompt is continues:
+        other = "false" if continues else "true"
+        raise InvalidArgumentError("add_generation_prompt", f"must be {other} here")
+    return continues
 
 
 def _tool(definition: ToolDefinition, path: str) -> Tool:
