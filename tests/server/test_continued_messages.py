@@ -53,10 +53,8 @@ def conversation(begun: str) -> list[Message]:
 def test_prompts_are_those_of_transformers(template: str, begun: str) -> None:
     prompt = ChatTemplate(template, {}).render(conversation(begun), CONTINUED)
     turns = [{"role": turn.role, "content": turn.content} for turn in conversation(begun)]
-    ((theirs,), _) = render_jinja_template(
-        [turns], chat_template=template, continue_final_message=True
-    )
-    assert prompt == theirs
+    theirs, _ = render_jinja_template([turns], chat_template=template, continue_final_message=True)
+    assert prompt == str(theirs[0])
     assert not prompt.endswith(("<|im_end|>\n", "</s>", "<end>\n"))
 
 
@@ -169,12 +167,10 @@ def test_openai(server: ServerProcess, expected: str) -> None:
             **fields, extra_body={"continue_final_message": True, **given}
         )
         assert whole.choices[0].message.content == expected
-    for given, value in ((True, True), (False, False)):
+    for both in (True, False):
+        contrary = {"continue_final_message": both, "add_generation_prompt": both}
         with pytest.raises(openai.BadRequestError, match="add_generation_prompt"):
-            client.chat.completions.create(
-                **fields,
-                extra_body={"continue_final_message": given, "add_generation_prompt": value},
-            )
+            client.chat.completions.create(**fields, extra_body=contrary)
     body = {"model": "model", "messages": turns(), "continue_final_message": True}
     tokens = httpx.post(f"{server.http_url}/tokenize", json=body).json()["tokens"]
     assert tokens == PROMPT_IDS
