@@ -16,57 +16,59 @@ from export.blocks import (
     Halves,
     InBytes,
     between_extremes,
-    exact_4_bits,
     fitted,
     in_blocks,
     rounded_to_6_bits,
     rounded_to_8_bits,
 )
 from export.gptq import Moments, calibrated
+from export.kept_blocks import had_6_bits, kept_in_4_bits
 from export.quantized_matmul import CONTRIB, SMALLEST_SCALE, Weight, constant, pack_bits
 
 _ROUNDED = {8: rounded_to_8_bits, 6: rounded_to_6_bits}
-# If this share of a matrix's 4-bit blocks is exact, it gets float16 scales, which keep them exact.
-# In a checkpoint of 8 bits, a few blocks are exact by chance.
-_MIN_EXACT = 0.5
+# If this share of a matrix's blocks had 4 bits, it gets float16 scales, which keep them. In a
+# checkpoint of 8 bits, a few blocks seem so by chance.
+_MIN_KEPT = 0.5
 
 
 def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Blocks:
     """Rounds ``weight [inputs, outputs]`` to blocks of ``bits`` bits: 8, 6 or 4.
 
-    Weights that 4-bit blocks hold exactly get 4 bits even if more are requested: more would add
-    bytes, but no fidelity.
+    Weights that had 4 bits in a GGUF file keep them even if more are requested: more would add
+    bytes, but no fidelity. Those that had 6 bits get no fewer.
 
     Args:
         moments: second moments of the inputs, for 4 bits. Without them, the error of the weights
             is minimized instead of that of the outputs.
     """
     matrix = in_blocks(weight)
-    blocks, is_exact = exact_4_bits(matrix)
-    if is_exact.all():
+    blocks, is_kept = kept_in_4_bits(matrix)
+    if is_kept.all():
         return blocks
     if bits != 4:
         return _ROUNDED[bits](matrix)
+    if had_6_bits(matrix):
+        return rounded_to_6_bits(matrix)
     form, is_zero = None, np.abs(matrix).max(-1) == 0
-    if (is_exact & ~is_zero).mean() < _MIN_EXACT:
+    if (is_kept & ~is_zero).mean() < _MIN_KEPT:
         form = InBytes.of(matrix)
-        blocks, is_exact = between_extremes(matrix, form), is_zero
+        blocks, is_kept = between_extremes(matrix, form), is_zero
     if moments is None:
         return fitted(matrix, blocks, form=form)
-    return calibrated(matrix, moments, blocks, is_exact, form)
+    return calibrated(matrix, moments, blocks, is_kept, form)
 
 
 def quantize_table(table: Weight, bits: int) -> Blocks:
     """Rounds the rows of a lookup table, ``table [rows, size]``, to blocks of 8, 6 or 4 bits.
 
     With 4 bits, zero points are integers, as ``GatherBlockQuantized`` requires. A table that 4
-    bits hold exactly only with other zero points gets 8 bits.
+    bits hold only with other zero points gets 8 bits.
     """
     matrix = table.reshape(len(table), -1, BLOCK)
     if bits != 4:
         return _ROUNDED[bits](matrix)
-    blocks, is_exact = exact_4_bits(matrix)
-    if is_exact.all():
+    blocks, is_kept = kept_in_4_bits(matrix)
+    if is_kept.all():
         return blocks if _has_whole_zero_points(blocks) else rounded_to_8_bits(matrix)
     form = InBytes.of(matrix, fractions=1)
     return fitted(matrix, between_extremes(matrix, form), form=form)

@@ -115,23 +115,6 @@ def _symmetric(matrix: Weight, num_steps: int, step: int) -> Blocks:
     return Blocks(numbers.astype(np.uint8), scales)
 
 
-def exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
-    """Blocks as in GGUF's Q4_1 or Q4_0, and which of them are exact, ``[rows, blocks]``.
-
-    Args:
-        matrix: ``[rows, blocks, 32]``
-    """
-    lowest, highest = matrix.min(-1), matrix.max(-1)
-    extreme = np.where(highest > -lowest, highest, lowest)
-    best = between_extremes(matrix)
-    is_exact = (best.restored() == matrix).all(-1)
-    if is_exact.all():
-        return best, is_exact
-    symmetric = with_scales(matrix, (extreme / -8).astype(np.float16), extreme.astype(np.float16))
-    is_symmetric = (symmetric.restored() == matrix).all(-1) & ~is_exact
-    return choose(is_symmetric, symmetric, best), is_exact | is_symmetric
-
-
 def fitted(
     matrix: Weight, best: Blocks, importance: Weight = _EVEN, form: InBytes | None = None
 ) -> Blocks:

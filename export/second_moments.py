@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from export.activations import linear_maps, observe_inputs
-from export.blocks import can_have_blocks, exact_4_bits, in_blocks
+from export.blocks import can_have_blocks, in_blocks
 from export.calibration_rows import (
     calibration_images,
     calibration_rows,
@@ -20,6 +20,7 @@ from export.decoding import DecodingInputs, greedy_answers
 from export.fidelity.generation import GraphRunner, parts
 from export.fidelity.subject import GraphFolder, Subject
 from export.gptq import NO_MOMENTS, SecondMoments
+from export.kept_blocks import had_6_bits, kept_in_4_bits
 from export.precision_schemes import PrecisionScheme, WeightFormat
 from export.quantize import OUTPUT, ROUTERS
 from export.speech import Source
@@ -96,13 +97,14 @@ def _names_of_smallest(config: ModelConfig, weights: Mapping[str, Tensor]) -> se
 
 
 def _rounded_maps(config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterator[str]:
-    """The linear maps that get 4 bits and are not already in such blocks."""
+    """The linear maps whose weights are rounded to 4 bits and had neither 4 nor 6 before."""
     finer = (*ROUTERS, OUTPUT)
     for name in linear_maps(config):
         weight = weights[f"{name}.weight"]
         if f"{name}.weight".endswith(finer) or not can_have_blocks(weight.shape[0]):
             continue
-        if not exact_4_bits(in_blocks(weight.numpy()))[1].all():
+        matrix = in_blocks(weight.numpy())
+        if not (had_6_bits(matrix) or kept_in_4_bits(matrix)[1].all()):
             yield name
 
 

@@ -1,10 +1,21 @@
 """Matrices in blocks of 32: what is kept exactly, and how the rest is rounded."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from export.block_matmul import quantize, quantize_table
-from export.blocks import BLOCK, Blocks, InBytes, between_extremes, can_have_blocks, fitted
+from export.blocks import (
+    BLOCK,
+    Blocks,
+    InBytes,
+    between_extremes,
+    can_have_blocks,
+    fitted,
+    in_blocks,
+    rounded_to_8_bits,
+)
 
 RNG = np.random.default_rng(0)
 SCALES = RNG.uniform(0.01, 0.1, (6, 3)).astype(np.float16)
@@ -31,6 +42,54 @@ def test_keeps_4_bit_blocks_exactly(offsets: np.ndarray, bits: int) -> None:
     kept = quantize(weight, bits)
     assert kept.bits == 4
     np.testing.assert_array_equal(as_weight(kept), weight)
+
+
+def of_q4_k(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights ``[inputs, outputs]`` with products of two numbers as scales; and the scales."""
+    shape = numbers.shape[:2]
+    steps = np.float32(np.float16(0.00123)) * RNG.integers(1, 64, shape).astype(np.float32)
+    offset = np.float32(np.float16(0.0101))
+    lowest = offset * np.round(RNG.uniform(6, 9, shape).astype(np.float32) * steps / offset)
+    weight = steps[..., None] * numbers.astype(np.float32) - lowest[..., None]
+    return weight.reshape(len(weight), -1).T.copy(), steps
+
+
+@pytest.mark.parametrize("bits", [8, 6, 4])
+@pytest.mark.parametrize("some", [range(16), range(3, 12), (0, 2, 5, 15), (1, 4, 10)])
+def test_keeps_the_numbers_of_q4_k(some: Sequence[int], bits: int) -> None:
+    """Also of blocks without the extremes, or without numbers beside each other."""
+    numbers = RNG.choice(np.array(some), (6, 3, BLOCK))
+    weight, steps = of_q4_k(numbers)
+    kept = quantize(weight, bits)
+    assert kept.bits == 4
+    error = np.abs(as_weight(kept) - weight).T.reshape(numbers.shape).max(-1)
+    assert (error <= 0.02 * steps).all()
+    assert (np.diff(np.sort(kept.numbers, -1), axis=-1).max(-1) < 16).all()
+
+
+def test_keeps_blocks_of_q4_k_with_one_value() -> None:
+    weight, _ = of_q4_k(RNG.integers(0, 16, (6, 3, BLOCK)))
+    weight[BLOCK : 2 * BLOCK, 4] = np.float32(np.float16(0.0371)) * 61
+    kept = quantize(weight, 4)
+    assert kept.bits == 4
+    assert np.abs(as_weight(kept) - weight).max() < 1e-3 * np.abs(weight).max()
+
+
+def of_q6_k() -> np.ndarray:
+    steps = np.float32(np.float16(0.00123)) * RNG.integers(-128, 128, (6, 6)).astype(np.float32)
+    numbers = np.clip(np.round(RNG.normal(0, 14, (6, 6, BLOCK // 2))), -32, 31)
+    return (steps[..., None] * numbers).astype(np.float32).reshape(6, -1).T.copy()
+
+
+def test_weights_of_q6_k_get_no_fewer_bits() -> None:
+    weight = of_q6_k()
+    for bits in (4, 6):
+        rounded = quantize(weight, bits)
+        assert rounded.bits == 8
+        assert ((rounded.numbers.astype(int) - 128) % 4 == 0).all()
+    exact = rounded_to_8_bits(in_blocks(weight))
+    np.testing.assert_array_equal(quantize(weight, 8).numbers, exact.numbers)
+    assert quantize(RNG.normal(size=weight.shape).astype(np.float32), 4).bits == 4
 
 
 @pytest.mark.parametrize("bits", [8, 6])

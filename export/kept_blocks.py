@@ -1,0 +1,103 @@
+"""Matrices that a GGUF file had in few bits: they are recognized by their values, and kept.
+
+Formats: ggml's ``docs/gguf.md`` and ``ggml-quants.c``.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.blocks import Blocks, between_extremes, choose, with_scales
+from export.quantized_matmul import Weight
+
+_MOST_STEPS = 15  # between 4-bit numbers
+_NEAR = 0.02  # of a step; rounding scale and offset to float16 moves a weight by at most half of it
+_SAME = 0.05  # of the values of a block that are all equal
+_FINEST = 64  # no grid of 4 bits has a step below this part of its range
+_DIVISORS = (1, 2, 3)
+_HALF = 16  # values with one scale in Q6_K
+_LARGEST = range(16, 33)  # numbers that the largest value of such a half may have
+_MIN_HALVES = 0.9  # the share of them that must be on their grid
+_NUM_ROWS = 64
+
+
+def kept_in_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
+    """Blocks of a matrix that had 4 bits, and which of them are kept, ``[rows, blocks]``.
+
+    Those of GGUF's Q4_1 and Q4_0 are exact. Scales of Q4_K are products with more bits than
+    float16 has: its numbers are kept, and the weights differ by a hundredth of a step.
+
+    Args:
+        matrix: ``[rows, blocks, 32]``
+    """
+    best, is_kept = _exact_4_bits(matrix)
+    if is_kept.all():
+        return best, is_kept
+    rest = matrix[~is_kept]
+    near = _on_a_grid(rest)
+    error = np.abs(near.restored()[:, 0] - rest).max(-1)
+    steps = near.scales[:, 0].astype(np.float32)
+    # A block of equal values has no step.
+    allowed = _NEAR * np.where(steps > 0, steps, _SAME * np.abs(rest).max(-1))
+    is_near = error <= allowed
+    numbers, scales, offsets = best.numbers.copy(), best.scales.copy(), np.array(best.offsets)
+    place = np.nonzero(~is_kept)
+    place = (place[0][is_near], place[1][is_near])
+    numbers[place] = near.numbers[is_near, 0]
+    scales[place] = near.scales[is_near, 0]
+    offsets[place] = np.asarray(near.offsets)[is_near, 0]
+    is_kept[place] = True
+    return Blocks(numbers, scales, offsets), is_kept
+
+
+def _on_a_grid(rows: Weight) -> Blocks:
+    """4-bit blocks for ``rows [rows, 32]`` whose values lie on a grid of at most 16 steps.
+
+    The step is the smallest difference of two values, or a half or a third of it.
+    """
+    ordered = np.sort(rows, -1)
+    lowest, spread = ordered[:, 0], ordered[:, -1] - ordered[:, 0]
+    differences = np.diff(ordered, axis=-1)
+    # Equal numbers are equal values, but for the rounding of a sum.
+    differences[differences <= spread[:, None] / _FINEST] = np.inf
+    smallest = differences.min(-1)
+    best = np.where(np.isinf(smallest), 0, smallest)
+    least = np.full(len(rows), np.inf, np.float32)
+    for divisor in _DIVISORS:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            num_steps = np.round(spread / (smallest / divisor))
+            step = spread / num_steps
+            places = (rows - lowest[:, None]) / step[:, None]
+            error = np.abs(places - np.round(places)).max(-1)
+        is_better = (num_steps <= _MOST_STEPS) & (error < least / 2)
+        best, least = np.where(is_better, step, best), np.where(is_better, error, least)
+    return with_scales(rows[:, None], best[:, None], lowest[:, None])
+
+
+def _exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
+    """Blocks as in GGUF's Q4_1 or Q4_0, and which of them are exact."""
+    lowest, highest = matrix.min(-1), matrix.max(-1)
+    extreme = np.where(highest > -lowest, highest, lowest)
+    best = between_extremes(matrix)
+    is_exact = (best.restored() == matrix).all(-1)
+    if is_exact.all():
+        return best, is_exact
+    symmetric = with_scales(matrix, (extreme / -8).astype(np.float16), extreme.astype(np.float16))
+    is_symmetric = (symmetric.restored() == matrix).all(-1) & ~is_exact
+    return choose(is_symmetric, symmetric, best), is_exact | is_symmetric
+
+
+def had_6_bits(matrix: Weight) -> bool:
+    """Whether ``matrix [rows, blocks, 32]`` is from GGUF's Q6_K: multiples of a step up to 32.
+
+    Looks at a sample of the rows.
+    """
+    halves = matrix[:: -(-len(matrix) // _NUM_ROWS)].reshape(-1, _HALF)
+    magnitudes = np.abs(halves).max(-1)
+    halves, magnitudes = halves[magnitudes > 0], magnitudes[magnitudes > 0]
+    if not len(halves):
+        return False
+    least = np.full(len(halves), np.inf, np.float32)
+    for number in _LARGEST:
+        places = halves * (number / magnitudes[:, None])
+        least = np.minimum(least, np.abs(places - np.round(places)).max(-1))
+    return bool((least < _NEAR).mean() > _MIN_HALVES)
