@@ -228,10 +228,13 @@ def masked_language_model(
 
 
 def read_labels(config: Fields) -> tuple[str, ...]:
-    """The names of ``id2label``, in order; without it ``LABEL_0``, ``LABEL_1`` and so on."""
+    """The names of ``id2label``, in order; without it ``LABEL_0``, ``LABEL_1`` and so on.
+
+    As in ``transformers``, another number in ``num_labels`` replaces the names.
+    """
     names = config.fields("id2label")
-    if not names:
-        number = config.positive("num_labels", 2, maximum=MAX_LABELS)
+    number = config.positive("num_labels", len(names) or 2, maximum=MAX_LABELS)
+    if len(names) != number:
         return tuple(f"LABEL_{index}" for index in range(number))
     return tuple(names.text(str(index)) for index in range(len(names)))
 

@@ -62,6 +62,20 @@ def test_token_classifier_matches_transformers(tmp_path: Path) -> None:
     assert load_checkpoint(str(tmp_path)).labels == names
 
 
+def test_labels_are_as_many_as_num_labels_says(tmp_path: Path) -> None:
+    """Old versions of transformers saved the default names of two labels beside num_labels."""
+    folder = save(randomise(BertForSequenceClassification(config(num_labels=5))), tmp_path)
+    names = {"0": "LABEL_0", "1": "LABEL_1"}
+    edit_json(folder / "config.json", id2label=names, label2id=None, num_labels=5)
+    checkpoint = load_checkpoint(str(folder))
+    model = BertForSequenceClassification.from_pretrained(folder)
+    assert checkpoint.labels == tuple(model.config.id2label.values())
+    ids = random_ids(3, 7)
+    torch.testing.assert_close(
+        pooled(checkpoint, ids, LENGTHS), theirs(model, ids), rtol=0, atol=1e-4
+    )
+
+
 def test_question_answering_matches_transformers(tmp_path: Path) -> None:
     model = BertForQuestionAnswering(config())
     checkpoint = load(model, tmp_path)
