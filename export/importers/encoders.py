@@ -22,7 +22,9 @@ from export.importers.sparse_embedders import is_sparse, sparse_embedder
 from export.importers.support import bundle_name
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
+from export.tokenization.hugging_face import TOKENIZER_CONFIG_FILE, read_optional_fields
 from export.tokenization.none import NO_TOKENIZER
+from export.tokenization.special import DEFAULTS, class_name
 from model.audio_config import AudioConfig
 from model.bundle import SpecialTokens, Task
 from model.config import EmbeddingConfig, Kind, ModelConfig, SpectrogramConfig, StackConfig
@@ -203,18 +205,21 @@ def _modern(name: str) -> str:
 
 
 def mask_token(folder: HuggingFaceFolder) -> int:
-    """The id of the mask token.
+    """The id of the mask token: the one that the files name, or the tokenizer class's own.
 
     Raises:
-        SourceError: no file names it, or the tokenizer does not have it.
+        SourceError: there is none, or the tokenizer does not have it.
     """
-    token = folder.special_tokens.get("mask_token")
-    if token is None:
+    named = folder.special_tokens
+    own = read_optional_fields(folder.path / TOKENIZER_CONFIG_FILE)
+    default = DEFAULTS.get(class_name(own, folder.config), {}).get("mask")
+    token = named.get("mask_token", default)
+    id_ = None if token is None else folder.tokenizer.token_to_id(token)
+    if id_ is None and named.get("mask_token") is None:
         raise SourceError(
             f"{folder.path}: neither tokenizer_config.json nor special_tokens_map.json has a "
             "mask_token"
         )
-    id_ = folder.tokenizer.token_to_id(token)
     if id_ is None:
         raise SourceError(f"{folder.path}: the tokenizer has no mask_token {token!r}")
     return int(id_)

@@ -53,7 +53,7 @@ class TokenizerFolder:
 
     def json(self, name: str) -> Fields:
         """The JSON object in the file ``name``; empty if there is no such file."""
-        return _optional(self.path / name)
+        return read_optional_fields(self.path / name)
 
 
 def read_text(path: Path) -> str:
@@ -85,7 +85,7 @@ def read_fields(path: Path) -> Fields:
     return Fields(value, path.name)
 
 
-def _optional(path: Path) -> Fields:
+def read_optional_fields(path: Path) -> Fields:
     """The JSON object in ``path``; empty if there is no such file."""
     return read_fields(path) if path.is_file() else Fields({}, path.name)
 
@@ -131,7 +131,7 @@ def read_tokenizer(path: Path, config: Fields) -> str:
 def _with_configured_tokens(path: Path, tokenizer_json: str, config: Fields) -> str:
     tokenizer = parse_tokenizer(tokenizer_json, path)
     files = (path / name for name in (TOKENIZER_CONFIG_FILE, TOKEN_MAP_FILE, ADDED_FILE))
-    missing = missing_tokens(tokenizer, *map(_optional, files))
+    missing = missing_tokens(tokenizer, *map(read_optional_fields, files))
     if not missing:
         return tokenizer_json
     add_missing(tokenizer, missing, config.integer("vocab_size", 0))
@@ -140,7 +140,7 @@ def _with_configured_tokens(path: Path, tokenizer_json: str, config: Fields) -> 
 
 def _ignores_tokenizer_json(path: Path, config: Fields) -> bool:
     """Whether the folder's class reads ``vocab.json`` and ``merges.txt`` alone."""
-    name = class_name(_optional(path / TOKENIZER_CONFIG_FILE), config)
+    name = class_name(read_optional_fields(path / TOKENIZER_CONFIG_FILE), config)
     return name == SUBWORD_NMT and _has_merges(path)
 
 
@@ -149,14 +149,14 @@ def _has_merges(path: Path) -> bool:
 
 
 def _folder(path: Path, config: Fields) -> TokenizerFolder:
-    own = _optional(path / TOKENIZER_CONFIG_FILE)
+    own = read_optional_fields(path / TOKENIZER_CONFIG_FILE)
     name = class_name(own, config)
     if name == "M2M100" and not (path / "vocab.json").is_file():
         name = "Nllb"  # the same model class with another tokenizer
     special = special_tokens(
         own,
-        _optional(path / TOKEN_MAP_FILE),
-        _optional(path / ADDED_FILE),
+        read_optional_fields(path / TOKEN_MAP_FILE),
+        read_optional_fields(path / ADDED_FILE),
         name,
     )
     return TokenizerFolder(path=path, config=own, special=special, name=name)

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import (
     BertForMaskedLM,
     BertForPreTraining,
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertTokenizer,
 )
 
 from export.bundle_writer import write_bundle
@@ -151,6 +153,21 @@ def test_missing_labels_and_mask_token_are_named(tmp_path: Path) -> None:
     edit_json(folder / "tokenizer_config.json", mask_token={"content": "nowhere"})
     with pytest.raises(SourceError, match="the tokenizer has no mask_token 'nowhere'"):
         load_checkpoint(str(folder))
+
+
+def test_mask_token_is_that_of_the_class_if_no_file_names_it(tmp_path: Path) -> None:
+    """As in Google's first folders of BERT, which have vocab.txt and no names of tokens."""
+    folder = save(randomise(BertForMaskedLM(config())), tmp_path)
+    (folder / "tokenizer.json").unlink()
+    (folder / "special_tokens_map.json").unlink(missing_ok=True)
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]
+    (folder / "vocab.txt").write_text("\n".join(tokens))
+    checkpoint = load_checkpoint(str(folder))
+    theirs = BertTokenizer.from_pretrained(folder)
+    assert checkpoint.special_tokens.mask == theirs.mask_token_id
+    ours = Tokenizer.from_str(checkpoint.tokenizer_json)
+    assert ours.encode("the [MASK] cat").ids == theirs.encode("the [MASK] cat") == [2, 5, 4, 6, 3]
 
 
 @pytest.mark.parametrize(
