@@ -23,7 +23,12 @@ from export.tokenization.sentence_piece_ids import (
     to_tokenizer,
     tokens_in_order,
 )
-from export.tokenization.special import TokenizerSpecialTokens, class_name, special_tokens
+from export.tokenization.special import (
+    TEMPLATES,
+    TokenizerSpecialTokens,
+    class_name,
+    special_tokens,
+)
 from export.tokenization.subword_nmt import subword_nmt
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -111,7 +116,8 @@ def read_tokenizer(path: Path, config: Fields) -> str:
 
     Raises:
         SourceError: a file is damaged, or files are inconsistent.
-        UnsupportedError: no file has a known format (the message lists them), or fields conflict.
+        UnsupportedError: no file has a known format (the message lists them), the class of a
+            folder without tokenizer.json is not known, or fields conflict.
     """
     if (path / TOKENIZER_FILE).is_file() and not _ignores_tokenizer_json(path, config):
         tokenizer = dict(read_fields(path / TOKENIZER_FILE))
@@ -153,6 +159,12 @@ def _folder(path: Path, config: Fields) -> TokenizerFolder:
     name = class_name(own, config)
     if name == "M2M100" and not (path / "vocab.json").is_file():
         name = "Nllb"  # the same model class with another tokenizer
+    if name not in TEMPLATES:
+        class_ = name or config.text("model_type", "")
+        raise UnsupportedError(
+            f"{path}: no {TOKENIZER_FILE}, without which the tokenizer class {class_!r} is not "
+            "supported; transformers writes that file when it saves the tokenizer"
+        )
     special = special_tokens(
         own,
         read_optional_fields(path / TOKEN_MAP_FILE),

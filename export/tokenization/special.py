@@ -27,6 +27,7 @@ class Template:
 
 _BERT = Template(prefix=("cls",), suffix=("sep",))
 _ROBERTA = Template(prefix=("bos",), suffix=("eos",), between=("eos",), second_type=0)
+_MPNET = Template(prefix=("cls",), suffix=("sep",), between=("sep",), second_type=0)
 _ESM = Template(prefix=("cls",), suffix=("eos",), second_type=0)
 _T5 = Template(suffix=("eos",))
 _BOS = Template(prefix=("bos",))
@@ -42,6 +43,7 @@ TEMPLATES = {
     "RoFormer": _BERT,
     "SqueezeBert": _BERT,
     "Albert": _BERT,
+    "MPNet": _MPNET,
     "Roberta": _ROBERTA,
     "XLMRoberta": _ROBERTA,
     "Camembert": _ROBERTA,
@@ -56,6 +58,7 @@ TEMPLATES = {
     "Mistral": _BOS,
     "Gemma": _BOS,
     "GPT2": Template(),
+    "CodeGen": Template(),
     "MBart": _LANGUAGE_LAST,
     "MBart50": _LANGUAGE_FIRST,
     "M2M100": _LANGUAGE_FIRST,
@@ -71,6 +74,8 @@ DEFAULTS = {
     "Gemma": {"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>"},
     "Albert": {"unk": "<unk>", "sep": "[SEP]", "pad": "<pad>", "cls": "[CLS]", "mask": "[MASK]"},
 }
+DEFAULTS["MPNet"] = {**DEFAULTS["Roberta"], "unk": "[UNK]", "sep": "</s>", "cls": "<s>"}
+DEFAULTS["CodeGen"] = DEFAULTS["GPT2"]
 DEFAULTS["Esm"] = {role: f"<{role}>" for role in ("unk", "cls", "pad", "mask", "eos")}
 _LIKE_BERT = ("ConvBert", "DistilBert", "Electra", "MobileBert", "RoFormer", "SqueezeBert")
 DEFAULTS |= dict.fromkeys(_LIKE_BERT, DEFAULTS["Bert"])
@@ -83,6 +88,8 @@ DEFAULTS |= dict.fromkeys(("MBart", "MBart50", "M2M100", "Nllb"), DEFAULTS["Robe
 DEFAULTS["Marian"] = DEFAULTS["T5"]
 DEFAULTS["Pegasus"] = {**DEFAULTS["T5"], "mask": "<mask_2>"}
 DEFAULTS["Mistral"] = DEFAULTS["Llama"]
+# Classes that split texts by code, which their files do not describe.
+OWN_SPLITTERS = ("BertJapanese", "Bertweet", "Herbert", "Phobert")
 # By ``model_type`` of config.json, for folders without a tokenizer class.
 CLASSES = {
     "bert": "Bert",
@@ -93,6 +100,7 @@ CLASSES = {
     "roformer": "RoFormer",
     "squeezebert": "SqueezeBert",
     "albert": "Albert",
+    "mpnet": "MPNet",
     "roberta": "Roberta",
     "xlm-roberta": "XLMRoberta",
     "camembert": "Camembert",
@@ -124,6 +132,11 @@ CLASSES = {
     "gemma": "Gemma",
     "gemma2": "Gemma",
     "gpt2": "GPT2",
+    "gpt_bigcode": "GPT2",
+    "gpt_neo": "GPT2",
+    "gptj": "GPT2",
+    "opt": "GPT2",
+    "codegen": "CodeGen",
 }
 
 
@@ -199,10 +212,14 @@ class TokenizerSpecialTokens:
 
 
 def class_name(tokenizer_config: Fields, config: Fields) -> str:
-    """The key of a folder's tokenizer in :data:`TEMPLATES`; empty if there is none."""
+    """A folder's tokenizer class, in :data:`TEMPLATES` if it is supported; empty if unknown."""
     name = tokenizer_config.text("tokenizer_class", config.text("tokenizer_class", ""))
     name = name.removesuffix("Fast").removesuffix("Tokenizer")
-    return name if name in TEMPLATES else CLASSES.get(config.text("model_type", ""), name)
+    return (
+        name
+        if name in TEMPLATES or name in OWN_SPLITTERS
+        else CLASSES.get(config.text("model_type", ""), name)
+    )
 
 
 def special_tokens(

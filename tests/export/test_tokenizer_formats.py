@@ -10,7 +10,13 @@ import pytest
 import sentencepiece
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
-from transformers import BertTokenizer, EsmTokenizer, GPT2Tokenizer, RobertaTokenizer
+from transformers import (
+    BertTokenizer,
+    EsmTokenizer,
+    GPT2Tokenizer,
+    MPNetTokenizer,
+    RobertaTokenizer,
+)
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from export.errors import SourceError, UnsupportedError
@@ -270,6 +276,21 @@ def test_word_piece_matches_transformers(
     assert pair.type_ids == [0, 0, 0, 0, 1, 1]
 
 
+def test_mpnet_word_piece_matches_transformers(tmp_path: Path, corpus: list[str]) -> None:
+    """MPNet's words are BERT's, between RoBERTa's tokens. Its folder names none of them."""
+    source = DEFAULT_SOURCES["minilm"].locate() / "vocab.txt"
+    words = source.read_text("utf-8").splitlines()[5:]
+    names = ["<s>", "<pad>", "</s>", "[UNK]", *words, "<mask>"]
+    (tmp_path / "vocab.txt").write_text("\n".join(names), "utf-8")
+    (tmp_path / "config.json").write_text('{"model_type": "mpnet"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    theirs, ours = MPNetTokenizer.from_pretrained(tmp_path), read(tmp_path, "mpnet")
+    assert differing_texts(corpus, lambda text: ours.encode(text).ids, theirs.encode) == []
+    pair = ours.encode("one <mask> two", "three")
+    assert pair.ids == theirs.encode("one <mask> two", "three")
+    assert set(pair.type_ids) == {0}
+
+
 @pytest.fixture(scope="module")
 def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2's vocabulary of 49,152 tokens, in GPT-2's files."""
@@ -327,3 +348,22 @@ def test_inconsistent_tokenizer_files_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
     with pytest.raises(SourceError, match="merges"):
         read(tmp_path, "gpt2")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name", "vocabulary"),
+    [
+        ("big_bird", "BigBird", "tokenizer.model"),
+        ("deberta", "Deberta", "merges.txt"),
+        ("bert", "BertJapanese", "vocab.txt"),
+    ],
+)
+def test_unknown_classes_need_a_tokenizer_json(
+    tmp_path: Path, model_type: str, name: str, vocabulary: str
+) -> None:
+    """Without their class, the tokens around a text or the words in it would be others."""
+    for file in (vocabulary, "vocab.json"):
+        (tmp_path / file).write_text("[UNK]\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    with pytest.raises(UnsupportedError, match=f"no tokenizer.json, .* class '{name}' is not"):
+        read(tmp_path, model_type)
