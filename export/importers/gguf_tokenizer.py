@@ -8,10 +8,14 @@ from export.tokenization.scored_bpe import ScoredBpe
 
 # Byte-level pre-tokenizers with which llama.cpp adds the first token unless the file forbids it.
 _PREFIXED = ("lfm2", "llama-bpe")
-# How llama.cpp finds the end of a turn in a file without ``tokenizer.ggml.eot_token_id``.
-_TURN_ENDS = (
+# Tokens that end an output in llama.cpp, whatever the file says; without ``</s>`` and ``<PAD>``,
+# which are HTML or ordinary tokens of some vocabularies.
+_ENDS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<EOT>", "_<EOT>"),
+    *("<|eom_id|>", "<|end_of_text|>", "<end_of_utterance>"),
     "<｜end▁of▁sentence｜>",  # as DeepSeek writes it
+    *("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>"),
+    *("<REPO>", "<reponame>", "<|file_sep|>"),  # the text of another file begins
 )
 # Values of ``tokenizer.ggml.token_type`` in ggml.
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
@@ -34,13 +38,15 @@ def gguf_tokenizer(metadata: Fields) -> str:
 
 
 def end_tokens(metadata: Fields) -> tuple[int, ...]:
-    """The ids that end an output: of a text, then of a turn."""
-    ids = metadata.integers("tokenizer.ggml.eos_token_id")
-    turn_end = metadata.integers("tokenizer.ggml.eot_token_id")
-    if not turn_end:
-        tokens = metadata.texts("tokenizer.ggml.tokens")
-        turn_end = tuple(tokens.index(token) for token in _TURN_ENDS if token in tokens)[:1]
-    return tuple(dict.fromkeys(ids + turn_end))
+    """The ids that end an output: those that the file names, then those found by their text."""
+    named = (
+        id_
+        for kind in ("eos", "eot", "eom")
+        for id_ in metadata.integers(f"tokenizer.ggml.{kind}_token_id")
+    )
+    places = {token: id_ for id_, token in enumerate(metadata.texts("tokenizer.ggml.tokens"))}
+    found = (places[token] for token in _ENDS if token in places)
+    return tuple(dict.fromkeys((*named, *found)))
 
 
 def _byte_level(metadata: Fields, tokens: list[str], types: tuple[int, ...]) -> str:

@@ -156,7 +156,7 @@ def test_smollm2_text_round_trips_and_chat_markers_are_tokens() -> None:
     markers = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     assert [ours.encode(mark).ids for mark in markers] == [[0], [1], [2]]
     assert ours.decode([1, *ours.encode("user").ids, 2]) == "user"
-    assert checkpoint("smollm2").special_tokens.eos == (2,)
+    assert checkpoint("smollm2").special_tokens.eos == (2, 0, 4)  # and <|endoftext|>, <reponame>
     assert "<|im_start|>" in (checkpoint("smollm2").chat_template or "")
 
 

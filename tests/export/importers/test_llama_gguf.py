@@ -199,14 +199,17 @@ def test_llama_3_adds_bos_unless_the_file_forbids_it(
     assert tokenizer.encode("ab").tokens == tokens
 
 
-def test_the_end_of_a_turn_is_found_by_its_text(tmp_path: Path) -> None:
+def test_tokens_that_end_an_output_are_named_or_found_by_their_text(tmp_path: Path) -> None:
     tokens = [*TOKENS]
-    tokens[10], tokens[20] = "<|endoftext|>", "<|end|>"  # as Phi-3, whose eos is <|endoftext|>
+    # As Qwen 2.5 Coder, whose file names <|im_end|> alone, and which ends code with the others.
+    ends = {10: "<|im_end|>", 20: "<|endoftext|>", 21: "<|file_sep|>"}
+    for id_, token in ends.items():
+        tokens[id_] = token
     values: dict[str, Any] = {"tokenizer__ggml__tokens": tokens, "tokenizer__ggml__merges": []}
     path = write(tmp_path / "found.gguf", llama(), **values, tokenizer__ggml__eos_token_id=10)
-    assert load_checkpoint(str(path)).special_tokens.eos == (10, 20)
+    assert load_checkpoint(str(path)).special_tokens.eos == (10, 20, 21)
     path = write(tmp_path / "named.gguf", llama(), **values, tokenizer__ggml__eot_token_id=3)
-    assert load_checkpoint(str(path)).special_tokens.eos == (2, 3)
+    assert load_checkpoint(str(path)).special_tokens.eos == (2, 3, 10, 20, 21)
 
 
 @pytest.mark.parametrize(
