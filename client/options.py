@@ -270,6 +270,9 @@ class GenerationOptions(
 class GenerateOptions(GenerationOptions, ChatOptions, total=False):
     """The options of ``generate``."""
 
+    suffix: str
+    """Write what is between each input and this text, with a model that fills in the middle."""
+
 
 class TranslationOptions(GenerationOptions, total=False):
     """The options of ``translate``."""

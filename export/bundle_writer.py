@@ -43,6 +43,7 @@ from export.shortlists import ShortlistSource
 from export.signatures import Signatures
 from export.smooth_quant import ChannelScales, residual_smoothing_factors, smooth_activations
 from export.supported import check_device_supported
+from export.tokenization.fill_in_middle import fill_in_middle
 from model.bundle import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -52,6 +53,7 @@ from model.bundle import (
     Dimensions,
     Dtype,
     FileRecord,
+    FillInMiddle,
     GraphSpec,
     KvCache,
     Manifest,
@@ -59,6 +61,7 @@ from model.bundle import (
     Precision,
 )
 from model.bundle_files import sha256_of, to_json
+from model.config import Kind
 
 ProgressCallback = Callable[[str], None]
 MAX_SMOOTHING_TOKENS = 1024
@@ -307,6 +310,7 @@ def _write_records(
         embedding=checkpoint.embedding,
         pair_template=checkpoint.pair_template,
         span_tagging=checkpoint.span_tagging or msgspec.UNSET,
+        fill_in_middle=_fill_in_middle(checkpoint) or msgspec.UNSET,
         image=checkpoint.image,
         audio=checkpoint.audio,
         transcription=checkpoint.transcription,
@@ -320,3 +324,10 @@ def _write_records(
         files=files,
     )
     (directory / MANIFEST_FILE).write_bytes(to_json(manifest))
+
+
+def _fill_in_middle(checkpoint: Checkpoint) -> FillInMiddle | None:
+    """The tokens with which a decoder fills in the middle of a text."""
+    if checkpoint.config.kind != Kind.DECODER:
+        return None
+    return fill_in_middle(checkpoint.tokenizer_json)

@@ -22,6 +22,7 @@ from model.embedding_spec import (
     TokenVectors,
     TokenWeights,
 )
+from model.fill_in_middle import FillInMiddle
 from model.graph_spec import (
     ATTEND,
     ATTEND_ENCODE,
@@ -89,6 +90,7 @@ __all__ = [
     "EmbeddingKind",
     "Fidelity",
     "FileRecord",
+    "FillInMiddle",
     "GraphSpec",
     "ImagePrompt",
     "ImageSpec",
@@ -256,6 +258,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     shortlist: ShortlistSpec | None = None
     adapters: tuple[AdapterSpec, ...] | msgspec.UnsetType = msgspec.UNSET  # older servers lack it
     span_tagging: SpanTagging | msgspec.UnsetType = msgspec.UNSET  # for the request's labels
+    fill_in_middle: FillInMiddle | msgspec.UnsetType = msgspec.UNSET  # older servers lack it
     graphs: dict[str, GraphSpec]
     files: tuple[FileRecord, ...]
 

@@ -114,6 +114,8 @@ def read_manifest(directory: Path) -> Manifest:
     if manifest.embedding is not None:
         check_embedding(manifest, manifest.embedding, label)
     check_span_tagging(manifest, label)
+    if manifest.fill_in_middle and manifest.kind != Kind.DECODER:
+        raise BundleError(f"{label}: fill_in_middle: only a decoder has it")
     if manifest.shortlist is not None and manifest.kind != Kind.ENCODER_DECODER:
         raise BundleError(f"{label}: shortlist: only an encoder-decoder has one")
     expected = _expected_graphs(manifest)

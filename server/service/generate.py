@@ -125,6 +125,8 @@ def _given_field(request: GenerateRequest) -> str:
     (field,) = given
     if request.chat != NO_OPTIONS and field != "messages":
         raise InvalidArgumentError("chat", "needs messages")
+    if request.suffix and field != "inputs":
+        raise InvalidArgumentError("suffix", "needs inputs that are texts")
     return field
 
 
@@ -141,7 +143,25 @@ async def _prompts(
         check = partial(validation.check_token_inputs, request.token_inputs, size)
         await context.in_thread(check, caller, num_ids // 4)
         return request.token_inputs
-    validation.check_texts(request.inputs, context.config.max_input_bytes)
+    texts = _with_suffix(request, model)
+    validation.check_texts(texts, context.config.max_input_bytes)
     # A decoder needs room for a new token.
     encode = partial(model.tokenizer.encode, max_tokens=longest - is_decoder)
-    return await context.tokenize(request.inputs, encode, caller)
+    return await context.tokenize(texts, encode, caller)
+
+
+def _with_suffix(request: GenerateRequest, model: Model) -> Sequence[str]:
+    """The texts to tokenize: the inputs, each with the suffix if there is one.
+
+    Raises:
+        InvalidArgumentError: the model cannot fill in the middle of a text.
+    """
+    if not request.suffix:
+        return request.inputs
+    names = model.manifest.fill_in_middle
+    if not names:
+        reason = f"is not supported: {model.manifest.name!r} has no tokens for it"
+        raise InvalidArgumentError("suffix", reason)
+    if request.response.echo:
+        raise InvalidArgumentError("echo", "is not available with suffix")
+    return [names.render(text, request.suffix) for text in request.inputs]

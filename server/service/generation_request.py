@@ -57,7 +57,8 @@ class GenerationRequest(ModelRequest):
 class GenerateRequest(GenerationRequest):
     """A request of Generate with one of ``inputs``, ``token_inputs``, ``messages`` and ``images``.
 
-    ``chat`` goes with ``messages``. ``images`` are files, for a model that reads images.
+    ``chat`` goes with ``messages``. ``images`` are files, for a model that reads images. With
+    ``suffix``, the model writes what is between each of ``inputs`` and it.
     """
 
     token_inputs: tuple[tuple[int, ...], ...] = sized(
@@ -66,6 +67,7 @@ class GenerateRequest(GenerationRequest):
     messages: tuple[Message, ...] = sized((), max_items=MAX_MESSAGES)
     chat: ChatOptions = NO_OPTIONS
     images: tuple[bytes, ...] = sized((), max_items=MAX_IMAGES, max_bytes=MAX_IMAGE_BYTES)
+    suffix: str = ruled("512 KiB with each input", "")
 
 
 class SentenceSplit(StrEnum):

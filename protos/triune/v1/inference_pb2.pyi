@@ -1075,11 +1075,14 @@ class GenerateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
+    SUFFIX_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     """Empty: the newest version."""
     priority: _builtins.int
     """Higher is served earlier: one step equals 10 seconds of waiting; in [-100, 100]."""
+    suffix: _builtins.str
+    """Only with inputs, and models that fill in the middle: the text that follows each input."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Exactly one of inputs, token_inputs, messages and images must be set."""
@@ -1121,10 +1124,11 @@ class GenerateRequest(_message.Message):
         priority: _builtins.int = ...,
         chat: Global___ChatOptions | None = ...,
         images: _abc.Iterable[_builtins.bytes] | None = ...,
+        suffix: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "response", b"response", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "images", b"images", "inputs", b"inputs", "messages", b"messages", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "stopping", b"stopping", "token_inputs", b"token_inputs", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "images", b"images", "inputs", b"inputs", "messages", b"messages", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "stopping", b"stopping", "suffix", b"suffix", "token_inputs", b"token_inputs", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1146,9 +1150,12 @@ class GenerateStreamRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
+    SUFFIX_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     priority: _builtins.int
+    suffix: _builtins.str
+    """Only with inputs, and models that fill in the middle: the text that follows each input."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1186,10 +1193,11 @@ class GenerateStreamRequest(_message.Message):
         priority: _builtins.int = ...,
         chat: Global___ChatOptions | None = ...,
         images: _abc.Iterable[_builtins.bytes] | None = ...,
+        suffix: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "response", b"response", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "images", b"images", "inputs", b"inputs", "messages", b"messages", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "stopping", b"stopping", "token_inputs", b"token_inputs", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "images", b"images", "inputs", b"inputs", "messages", b"messages", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "stopping", b"stopping", "suffix", b"suffix", "token_inputs", b"token_inputs", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

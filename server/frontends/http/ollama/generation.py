@@ -68,8 +68,8 @@ class GenerateBody(GenerationFields, kw_only=True):
     system: str | None = None
     raw: bool | None = None
     images: list[str] | None = None
-
     suffix: str | None = None
+
     template: str | None = None
     context: list[int] | None = None
 
@@ -105,22 +105,27 @@ def chat_names(body: ChatBody) -> dict[str, str]:
 
 
 async def generate(call: Call[GenerateBody]) -> Response | EventStream:
-    """Continues a prompt, or answers it by the model's chat template, which ``raw`` turns off."""
+    """Continues a prompt, or answers it by the model's chat template, which ``raw`` turns off.
+
+    With ``suffix``, fills in what is between it and the prompt, without the template.
+    """
     body = call.body
-    check_neutral(body, **_NEUTRAL, suffix=(), template=(), context=())
-    if not body.prompt and not body.images:
+    check_neutral(body, **_NEUTRAL, template=(), context=())
+    if not body.prompt and not body.images and not body.suffix:
         return _without_prompt(call, response_fields)
     has_template = call.service.bundle(body.model).chat_template is not None
-    if not body.raw and (has_template or body.images):
+    if not body.raw and not body.suffix and (has_template or body.images):
         turns = [OllamaMessage(role="user", content=body.prompt, images=body.images)]
         if body.system:
             turns.insert(0, OllamaMessage(role="system", content=body.system))
         return await _chat(call, turns, None, response_fields, at="images")
-    reason = "is not combined with raw" if body.raw else f"{body.model!r} has no chat template"
+    reason = f"{body.model!r} has no chat template"
+    if body.raw or body.suffix:
+        reason = f"is not combined with {'suffix' if body.suffix else 'raw'}"
     for field, given in (("system", body.system), ("think", body.think), ("images", body.images)):
         if given:
             raise InvalidArgumentError(field, reason)
-    request = generate_request(body, inputs=(body.prompt,))
+    request = generate_request(body, inputs=(body.prompt or "",), suffix=body.suffix)
     return await answer(call, request, response_fields, has_thinking=False)
 
 

@@ -117,6 +117,8 @@ def _capabilities(info: ModelInfo, bundle: BundleInfo) -> list[str]:
     template = bundle.chat_template
     if Task.GENERATE in info.tasks:
         found.append("completion")
+        if bundle.manifest.fill_in_middle:
+            found.append("insert")
         if info.image is not None:
             found.append("vision")
         if template is not None and template.describes_tools:

@@ -53,8 +53,8 @@ class CompletionFields(GenerationFields, kw_only=True):
     prompt_logprobs: int | None = None  # type: ignore[assignment]
     return_token_ids: bool | None = None  # type: ignore[assignment]
     echo: bool | None = None
-    best_of: int | None = None
     suffix: str | None = None
+    best_of: int | None = None
     add_special_tokens: msgspec.Raw = NOTHING
     metadata: msgspec.Raw = NOTHING
 
@@ -79,7 +79,7 @@ async def completions(call: Call[Any]) -> Response | EventStream:
     With ``echo``, ``max_tokens`` may be 0: the choices are the prompts alone.
     """
     body = call.body
-    check_neutral(body, best_of=(body.n or 1,), suffix=(), add_special_tokens=(True,))
+    check_neutral(body, best_of=(body.n or 1,), add_special_tokens=(True,))
     inputs, token_inputs = texts_or_tokens(body.prompt, "prompt")
     echo = bool(body.echo)
     wants_logprobs = body.logprobs is not None
