@@ -5,7 +5,8 @@ The models of each maker write calls in their own way. These are found:
 - ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, any number of them within a text, as
   written by Hermes, Qwen and SmolLM;
 - a text that is nothing but such objects, or a list of them, with ``arguments`` or ``parameters``,
-  as written by Llama 3 and, after ``[TOOL_CALLS]``, by Mistral.
+  as written by Llama 3 and, after ``[TOOL_CALLS]``, by Mistral;
+- the same in code blocks, as written by Qwen 2.5 Coder.
 """
 
 import json
@@ -27,7 +28,8 @@ _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _MARK = "[TOOL_CALLS]"
 _ID_LENGTH = 9  # Mistral's templates accept no other
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_BETWEEN = re.compile(r"[\s;,]*")
+_BLOCKS = ("```json", "```")
+_BETWEEN = re.compile(r"(?:[\s;,]|```(?:json)?)*")
 
 
 class Parsed(NamedTuple):
@@ -47,15 +49,14 @@ class ToolCallParser:
     def __init__(self, tools: Collection[str]) -> None:
         self._tools = tools
         self._held = ""
-        self._may_be_json = True  # until the first character that is not white space
+        self._may_be_json = True  # until the first characters are others
         self._has_calls = False
 
     def push(self, text: str) -> Parsed:
         """Adds generated text."""
         self._held += text
         if self._may_be_json:
-            start = self._held.lstrip()[:1]
-            if start in ("", "{", "["):
+            if _begins_json(self._held):
                 return Parsed("")
             self._may_be_json = False
         return self._take()
@@ -90,6 +91,18 @@ class ToolCallParser:
         text = before.rstrip()
         self._held = self._held[len(text) :]
         return Parsed("".join(texts) + text, tuple(calls))
+
+
+def _begins_json(text: str) -> bool:
+    """Whether ``text`` may be the start of JSON, alone or in a code block."""
+    begin = text.lstrip()
+    for block in _BLOCKS:
+        if block.startswith(begin):
+            return True
+        if begin.startswith(block):
+            begin = begin.removeprefix(block).lstrip()
+            break
+    return begin[:1] in ("", "{", "[")
 
 
 def _calls_in(text: str, tools: Collection[str]) -> tuple[ToolCall, ...]:

@@ -41,6 +41,10 @@ def parse(*pieces: str) -> tuple[str, tuple[tuple[str, str], ...]]:
         (f"[{CALL}, {SUM}]", ("", (WEATHER, ADD))),
         (f"{CALL}; {SUM}", ("", (WEATHER, ADD))),
         ('{"name": "add"}', ("", (("add", "{}"),))),
+        (f"```json\n{CALL}\n```", ("", (WEATHER,))),
+        (f"```\n{CALL}\n{SUM}```\n", ("", (WEATHER, ADD))),
+        (f"```json\n{CALL}\n```\n\n```json\n{SUM}\n```", ("", (WEATHER, ADD))),
+        (CALL.replace("Rome", "```"), ("", (("weather", '{"city": "```"}'),))),
     ],
 )
 def test_calls_are_found(text: str, expected: Any) -> None:
@@ -73,6 +77,11 @@ def test_calls_are_found(text: str, expected: Any) -> None:
         "[1] A list\n",
         '{"city": "Rome"}',
         "[]x",
+        f"```json\n{CALL}\n``` is a call",
+        f"```python\nprint({CALL})\n```",
+        '```json\n{"city": "Rome"}\n```',
+        "```",
+        "`weather` is a tool",
     ],
 )
 def test_everything_else_stays_text(text: str) -> None:
@@ -84,6 +93,7 @@ def test_everything_else_stays_text(text: str) -> None:
     st.lists(
         st.sampled_from(
             ["<tool_call>", "</tool_call>", CALL, SUM, "[", "]", ",", " ", "\n", "<", "a", "é"]
+            + ["```", "json"]
         ),
         max_size=12,
     ),
@@ -104,3 +114,8 @@ def test_text_before_a_call_is_not_held_back() -> None:
     assert parser.push("I look it up").text == "I look it up"
     assert parser.push(" now <tool").text == " now"
     assert parser.push("s>").text == " <tools>"
+
+
+@pytest.mark.parametrize("text", ["```py", "```\nx = 1", "```json\n7", "``a"])
+def test_other_code_is_not_held_back(text: str) -> None:
+    assert ToolCallParser(TOOLS).push(text).text == text
