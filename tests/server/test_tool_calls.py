@@ -91,9 +91,7 @@ def test_everything_else_stays_text(text: str) -> None:
 
 @given(
     st.lists(
-        st.sampled_from(
-            ["<tool_call>", "</tool_call>", CALL, SUM, *"[], \n<aé", "```", "json"]
-        ),
+        st.sampled_from(["<tool_call>", "</tool_call>", CALL, SUM, *"[], \n<aé", "```", "json"]),
         max_size=12,
     ),
     st.lists(st.integers(0, 200), max_size=8),
