@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from export.decoding import lengths_of, padded
-from export.graphs import ponder_outputs
+from export.graph_modules import ponder_outputs
 from export.runtime import Array, Floats, Session
 from export.span_places import RowPlaces, eager_inputs, graph_inputs
 from export.speech import SpeechWindow
