@@ -50,6 +50,7 @@ SLOW = (
     "train/test_resume.py",
     "train/test_tiny.py",
 )
+SLOW_PATHS = {Path(__file__).parent / name for name in SLOW}
 # Bundles that few tests need: their export takes longer than these tests.
 SLOW_BUNDLES = {
     *("compact_bundles", "gliner_bundles", "hybrid_bundles"),
@@ -70,11 +71,16 @@ def pytest_collection() -> Iterator[None]:
     return result
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Keeps the fast tests from importing what is in SLOW, and the models of every family."""
+    is_fast = config.option.markexpr.startswith("not slow")
+    return True if is_fast and collection_path in SLOW_PATHS else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests in SLOW, and those of SLOW_BUNDLES, as ``slow``."""
-    folders = [Path(__file__).parent / name for name in SLOW]
     files = {item.path for item in items}
-    slow = {file for file in files if any(file.is_relative_to(folder) for folder in folders)}
+    slow = {file for file in files if not SLOW_PATHS.isdisjoint((file, *file.parents))}
     for item in items:
         needed = {*getattr(item, "fixturenames", ()), *_parameters(item)}
         if item.path in slow or not needed.isdisjoint(SLOW_BUNDLES):
