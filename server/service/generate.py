@@ -143,18 +143,19 @@ async def _prompts(
         check = partial(validation.check_token_inputs, request.token_inputs, size)
         await context.in_thread(check, caller, num_ids // 4)
         return request.token_inputs
-    texts = _with_suffix(request, model)
+    texts = _with_suffix(request, model, context.config.max_input_bytes)
     validation.check_texts(texts, context.config.max_input_bytes)
     # A decoder needs room for a new token.
     encode = partial(model.tokenizer.encode, max_tokens=longest - is_decoder)
     return await context.tokenize(texts, encode, caller)
 
 
-def _with_suffix(request: GenerateRequest, model: Model) -> Sequence[str]:
+def _with_suffix(request: GenerateRequest, model: Model, max_bytes: int) -> Sequence[str]:
     """The texts to tokenize: the inputs, each with the suffix if there is one.
 
     Raises:
-        InvalidArgumentError: the model cannot fill in the middle of a text.
+        InvalidArgumentError: the model cannot fill in the middle of a text, or the texts would have
+            more than ``max_bytes`` in all.
     """
     if not request.suffix:
         return request.inputs
@@ -164,4 +165,7 @@ def _with_suffix(request: GenerateRequest, model: Model) -> Sequence[str]:
         raise InvalidArgumentError("suffix", reason)
     if request.response.echo:
         raise InvalidArgumentError("echo", "is not available with suffix")
+    num_bytes = len(request.inputs) * len(request.suffix.encode())
+    if num_bytes + sum(len(text.encode()) for text in request.inputs) > max_bytes:
+        raise InvalidArgumentError("suffix", f"with every input has more than {max_bytes} bytes")
     return [names.render(text, request.suffix) for text in request.inputs]

@@ -67,7 +67,7 @@ class GenerateRequest(GenerationRequest):
     messages: tuple[Message, ...] = sized((), max_items=MAX_MESSAGES)
     chat: ChatOptions = NO_OPTIONS
     images: tuple[bytes, ...] = sized((), max_items=MAX_IMAGES, max_bytes=MAX_IMAGE_BYTES)
-    suffix: str = ruled("512 KiB with each input", "")
+    suffix: str = ruled("512 KiB, with every input, all together", "")
 
 
 class SentenceSplit(StrEnum):

@@ -95,6 +95,7 @@ def test_grpc(server: ServerProcess, client: openai.OpenAI) -> None:
         ({"echo": True}, "echo: is not available with suffix"),
         ({"prompt": [1, 2]}, "suffix: needs inputs that are texts"),
         ({"prompt": "x" * 600}, "prompt[0]: has "),
+        ({"prompt": ["x"] * 9, "suffix": "x" * 60_000}, "suffix: with every input has more than "),
     ],
 )
 def test_errors_name_the_field(
