@@ -64,7 +64,12 @@ from export.readers.ctranslate2 import (
     read_ctranslate2,
 )
 from export.readers.gguf import is_gguf, read_gguf
-from export.readers.hugging_face import CONFIG_FILE, HuggingFaceFolder, read_folder
+from export.readers.hugging_face import (
+    CONFIG_FILE,
+    HuggingFaceFolder,
+    folders_near,
+    read_folder,
+)
 from export.readers.marian import is_marian
 from export.readers.marian_folder import VOCABULARY_PATTERN, read_marian_folder
 from export.readers.pickles import is_pickle, refusal
@@ -294,7 +299,8 @@ def import_path(
 
     Raises:
         SourceError: it does not exist or is damaged.
-        UnsupportedError: an unknown format or family; the message lists the supported ones.
+        UnsupportedError: an unknown format or family; the message lists the supported ones, or
+            names the folder of a model nearby.
     """
     try:
         if not path.exists():
@@ -304,8 +310,12 @@ def import_path(
         for format_ in CHECKPOINT_FORMATS:
             if format_.matches(path):
                 return _checked(_load(format_, path, tower, vectors), path)
+        folders = folders_near(path)
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from error
+    if folders:
+        names = ", ".join(map(str, folders))
+        raise UnsupportedError(f"{path} is not a model's folder; there is one in {names}")
     known = "\n".join(f"  {format_.description}" for format_ in CHECKPOINT_FORMATS)
     raise UnsupportedError(f"{path}: unknown format; supported formats:\n{known}")
 

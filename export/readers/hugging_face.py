@@ -111,6 +111,15 @@ def has_safetensors(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (WEIGHTS_FILE, INDEX_FILE))
 
 
+def folders_near(path: Path) -> list[Path]:
+    """The folders of models around the file ``path``, or at most two levels inside the folder."""
+    patterns = (f"*/{CONFIG_FILE}", f"*/*/{CONFIG_FILE}")
+    inside = sorted(config.parent for pattern in patterns for config in path.glob(pattern))
+    folders = [path.parent] if path.is_file() else inside
+    with_config = (folder for folder in folders if (folder / CONFIG_FILE).is_file())
+    return [folder for folder in with_config if has_safetensors(folder) or pickles_in(folder)]
+
+
 def _read_json(path: Path) -> object:
     try:
         value: object = json.loads(path.read_text("utf-8"))

@@ -56,6 +56,22 @@ def test_missing_weights_are_reported(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("part", ["../..", "..", "config.json", "model.safetensors"])
+def test_the_folder_of_the_model_is_named(tmp_path: Path, folder: Path, part: str) -> None:
+    """A package's folder or a file of the model is not its folder."""
+    package = tmp_path / "package" / "data" / "model"
+    package.parent.mkdir(parents=True)
+    files = [path for path in folder.iterdir() if path.is_file()]
+    package.mkdir()
+    for path in files:
+        path.rename(package / path.name)
+    given = (package / part).resolve()
+    with pytest.raises(UnsupportedError) as caught:
+        load_checkpoint(str(given))
+    assert str(caught.value) == f"{given} is not a model's folder; there is one in {package}"
+    assert load_checkpoint(str(package)).architecture == "LlamaForCausalLM"
+
+
 @pytest.mark.parametrize("size", [0, 4, 100, 2000])
 def test_truncated_weights_are_reported(folder: Path, size: int) -> None:
     path = folder / "model.safetensors"
