@@ -71,7 +71,9 @@ def test_labels_are_as_many_as_num_labels_says(tmp_path: Path) -> None:
     edit_json(folder / "config.json", id2label=names, label2id=None, num_labels=5)
     checkpoint = load_checkpoint(str(folder))
     model = BertForSequenceClassification.from_pretrained(folder)
-    assert checkpoint.labels == tuple(model.config.id2label.values())
+    labels = model.config.id2label
+    assert labels is not None
+    assert checkpoint.labels == tuple(labels.values())
     ids = random_ids(3, 7)
     torch.testing.assert_close(
         pooled(checkpoint, ids, LENGTHS), theirs(model, ids), rtol=0, atol=1e-4
