@@ -39,7 +39,9 @@ tools:
 		buildah chromium chromium-driver iproute2 mmdebstrap qemu-user-static
 
 # The tests export the bundles they need to build/. Every skipped test states its reason.
-TESTS = $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -rs --durations 15
+# tests/conftest.py orders the files.
+TESTS = $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	-rs --durations 15
 
 test: setup
 	$(TESTS) -m "not slow and not heavy"

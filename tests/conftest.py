@@ -4,6 +4,7 @@ import functools
 import gc
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,6 +51,23 @@ SLOW = (
     "train/test_resume.py",
     "train/test_tiny.py",
 )
+# Folders and files that take longest: a worker that began one last would leave the others idle.
+FIRST = (
+    "defaults",
+    "container",
+    "arm",
+    "train/test_tiny.py",
+    "train/test_resume.py",
+    "loadtest/test_gpu.py",
+    "export/importers/test_static_libraries.py",
+    "fuzz/test_fuzz.py",
+    "frontends/http/test_guidellm.py",
+    "test_wheel.py",
+    "console",
+    "deploy",
+    "soak",
+    "cuda",
+)
 SLOW_PATHS = {Path(__file__).parent / name for name in SLOW}
 # Bundles that few tests need: their export takes longer than these tests.
 SLOW_BUNDLES = {
@@ -77,14 +95,30 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_fast and collection_path in SLOW_PATHS else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests in SLOW, and those of SLOW_BUNDLES, as ``slow``."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """Marks the tests in SLOW, and those of SLOW_BUNDLES, as ``slow``.
+
+    Orders the files that several processes share: those in FIRST, then those of many tests.
+    """
     files = {item.path for item in items}
     slow = {file for file in files if not SLOW_PATHS.isdisjoint((file, *file.parents))}
     for item in items:
         needed = {*getattr(item, "fixturenames", ()), *_parameters(item)}
         if item.path in slow or not needed.isdisjoint(SLOW_BUNDLES):
             item.add_marker(pytest.mark.slow)
+    yield
+    if hasattr(config, "workerinput"):
+        counts = Counter(item.path for item in items)
+        items.sort(key=lambda item: (_rank(item.path), -counts[item.path], item.path))
+
+
+def _rank(file: Path) -> int:
+    """The index in FIRST of a file, or of its folder."""
+    paths = [Path(__file__).parent / name for name in FIRST]
+    return next((i for i, path in enumerate(paths) if file.is_relative_to(path)), len(FIRST))
 
 
 def _parameters(item: pytest.Item) -> list[str]:
