@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 from filelock import FileLock
@@ -22,8 +23,9 @@ def environment(*packages: str) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if not complete.exists():
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
-            subprocess.run(pip, check=True)
+            venv.create(folder, clear=True, symlinks=True)
+            pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
+            # Without bytecode of what nobody imports.
+            subprocess.run([*pip, "install", "--quiet", "--no-compile", *packages], check=True)
             complete.touch()
     return folder / "bin"

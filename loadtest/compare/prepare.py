@@ -48,7 +48,8 @@ def _install(environment: Environment, root: Path, log: Log) -> bool:
         return False
     commands: list[tuple[str, ...]] = [
         (interpreter, "-m", "venv", "--clear", str(folder)),
-        (python, "-m", "pip", "install", "--quiet", *environment.requirements),
+        # Without bytecode of what nobody imports: Python writes that of the rest.
+        (python, "-m", "pip", "install", "--quiet", "--no-compile", *environment.requirements),
     ]
     if environment.unwanted:
         commands.append((python, "-m", "pip", "uninstall", "--yes", *environment.unwanted))
