@@ -134,12 +134,13 @@ def operators_are_listed_once() -> Iterator[None]:
         yield
         return
     # torch takes seconds to import, and the process that starts the workers needs none.
+    from torch._export.utils import _collect_all_valid_cia_ops  # noqa: PLC0415
     from torch.export import decomp_utils, exported_program  # noqa: PLC0415
     from torch.onnx._internal.exporter._registration import ONNXRegistry  # noqa: PLC0415
 
     listed = functools.cache(ONNXRegistry.from_torchlib)
     # Those that PyTorch implements by others: no module of this project registers more.
-    composite = functools.cache(exported_program._collect_all_valid_cia_ops)
+    composite = functools.cache(_collect_all_valid_cia_ops)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(listed))
         for module in (exported_program, decomp_utils):
