@@ -18,6 +18,8 @@ _HALF = 16  # values with one scale in Q6_K
 _LARGEST = range(16, 33)  # numbers that the largest value of such a half may have
 _MIN_HALVES = 0.9  # the share of them that must be on their grid
 _NUM_ROWS = 64
+_NUM_TRIED = 1024  # blocks; if none of them is near, the matrix never had 4 bits
+_PART = 1 << 15  # blocks that are compared at once: their copies stay small
 
 
 def kept_in_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
@@ -30,23 +32,30 @@ def kept_in_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
         matrix: ``[rows, blocks, 32]``
     """
     best, is_kept = _exact_4_bits(matrix)
-    if is_kept.all():
+    rows, columns = np.nonzero(~is_kept)
+    some = slice(None, None, -(-len(rows) // _NUM_TRIED) or 1)
+    if not _near(matrix[rows[some], columns[some]])[1].any():
         return best, is_kept
-    rest = matrix[~is_kept]
-    near = _on_a_grid(rest)
-    error = np.abs(near.restored()[:, 0] - rest).max(-1)
+    numbers, scales, offsets = best.numbers.copy(), best.scales.copy(), np.array(best.offsets)
+    for start in range(0, len(rows), _PART):
+        place = rows[start : start + _PART], columns[start : start + _PART]
+        near, is_near = _near(matrix[place])
+        place = place[0][is_near], place[1][is_near]
+        numbers[place] = near.numbers[is_near, 0]
+        scales[place] = near.scales[is_near, 0]
+        offsets[place] = np.asarray(near.offsets)[is_near, 0]
+        is_kept[place] = True
+    return Blocks(numbers, scales, offsets), is_kept
+
+
+def _near(rows: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
+    """The nearest blocks on a grid for ``rows [rows, 32]``, and which of them are near."""
+    near = _on_a_grid(rows)
+    error = np.abs(near.restored()[:, 0] - rows).max(-1)
     steps = near.scales[:, 0].astype(np.float32)
     # A block of equal values has no step.
-    allowed = _NEAR * np.where(steps > 0, steps, _SAME * np.abs(rest).max(-1))
-    is_near = error <= allowed
-    numbers, scales, offsets = best.numbers.copy(), best.scales.copy(), np.array(best.offsets)
-    place = np.nonzero(~is_kept)
-    place = (place[0][is_near], place[1][is_near])
-    numbers[place] = near.numbers[is_near, 0]
-    scales[place] = near.scales[is_near, 0]
-    offsets[place] = np.asarray(near.offsets)[is_near, 0]
-    is_kept[place] = True
-    return Blocks(numbers, scales, offsets), is_kept
+    allowed = _NEAR * np.where(steps > 0, steps, _SAME * np.abs(rows).max(-1))
+    return near, error <= allowed
 
 
 def _on_a_grid(rows: Weight) -> Blocks:
