@@ -89,7 +89,12 @@ def test_json_of_several_requests_is_one_object(capsys: pytest.CaptureFixture[st
     row = json.loads(printed)
     assert list(row) == ["model", "outputs", "usage", "timing"]
     assert row["outputs"] == ["olá", "x", "y"]
-    assert row["usage"] == {"input_tokens": 6, "output_tokens": 4, "reused_tokens": 2}
+    assert row["usage"] == {
+        "input_tokens": 6,
+        "output_tokens": 4,
+        "reused_tokens": 2,
+        "reasoning_tokens": 0,
+    }
     assert row["timing"]["total_seconds"] == 2.0
 
 
