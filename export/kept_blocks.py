@@ -96,7 +96,7 @@ def _exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
 
 
 def had_6_bits(matrix: Weight) -> bool:
-    """Whether ``matrix [rows, blocks, 32]`` is from GGUF's Q6_K: multiples of a step up to 32.
+    """Whether ``matrix [rows, blocks, 32]`` is from GGUF's Q6_K or Q5_0: multiples of a step.
 
     Looks at a sample of the rows.
     """
