@@ -1,6 +1,6 @@
 """Matrices in blocks of 32: what is kept exactly, and how the rest is rounded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -75,14 +75,20 @@ def test_keeps_blocks_of_q4_k_with_one_value() -> None:
     assert np.abs(as_weight(kept) - weight).max() < 1e-3 * np.abs(weight).max()
 
 
+def of_q5_0() -> np.ndarray:
+    numbers = RNG.integers(-16, 16, (6, 3, BLOCK)).astype(np.float32)
+    return (SCALES[..., None] * numbers).astype(np.float32).reshape(6, -1).T.copy()
+
+
 def of_q6_k() -> np.ndarray:
     steps = np.float32(np.float16(0.00123)) * RNG.integers(-128, 128, (6, 6)).astype(np.float32)
     numbers = np.clip(np.round(RNG.normal(0, 14, (6, 6, BLOCK // 2))), -32, 31)
     return (steps[..., None] * numbers).astype(np.float32).reshape(6, -1).T.copy()
 
 
-def test_weights_of_q6_k_get_no_fewer_bits() -> None:
-    weight = of_q6_k()
+@pytest.mark.parametrize("make", [of_q5_0, of_q6_k])
+def test_weights_of_more_than_4_bits_get_at_least_6(make: Callable[[], np.ndarray]) -> None:
+    weight = make()
     for bits in (4, 6):
         rounded = quantize(weight, bits)
         assert rounded.bits == 8
