@@ -38,6 +38,7 @@ ADDED_FILE = "added_tokens.json"
 SENTENCE_PIECES = (
     "tokenizer.model",
     "spiece.model",
+    "spm.model",
     "sentencepiece.bpe.model",
     "sentencepiece.model",
     "source.spm",
@@ -199,9 +200,25 @@ def _tokens(folder: TokenizerFolder, model: SentencePieceModel) -> list[str]:
         return fairseq_order(model, codes)
     if folder.name == "Camembert":
         return camembert_order(model)
+    if folder.name == "DebertaV2":
+        return _deberta_order(folder, model)
     if folder.name == "Pegasus":
         return pegasus_order(model, folder.config.integer("offset", 103))
     return own_order(model)
+
+
+def _deberta_order(folder: TokenizerFolder, model: SentencePieceModel) -> list[str]:
+    """The model's own tokens, and a mask after them.
+
+    Raises:
+        UnsupportedError: the class splits or changes texts before the model does.
+    """
+    for field in ("do_lower_case", "split_by_punct"):
+        if folder.config.flag(field, False):
+            raise UnsupportedError(
+                f"{folder.path}: {field} is not supported without {TOKENIZER_FILE}"
+            )
+    return list(dict.fromkeys((*own_order(model), folder.special.tokens["mask"])))
 
 
 def _of_both_sides(

@@ -43,6 +43,7 @@ TEMPLATES = {
     "RoFormer": _BERT,
     "SqueezeBert": _BERT,
     "Albert": _BERT,
+    "DebertaV2": _BERT,
     "MPNet": _MPNET,
     "Roberta": _ROBERTA,
     "XLMRoberta": _ROBERTA,
@@ -77,7 +78,15 @@ DEFAULTS = {
 DEFAULTS["MPNet"] = {**DEFAULTS["Roberta"], "unk": "[UNK]", "sep": "</s>", "cls": "<s>"}
 DEFAULTS["CodeGen"] = DEFAULTS["GPT2"]
 DEFAULTS["Esm"] = {role: f"<{role}>" for role in ("unk", "cls", "pad", "mask", "eos")}
-_LIKE_BERT = ("ConvBert", "DistilBert", "Electra", "MobileBert", "RoFormer", "SqueezeBert")
+_LIKE_BERT = (
+    "ConvBert",
+    "DebertaV2",
+    "DistilBert",
+    "Electra",
+    "MobileBert",
+    "RoFormer",
+    "SqueezeBert",
+)
 DEFAULTS |= dict.fromkeys(_LIKE_BERT, DEFAULTS["Bert"])
 DEFAULTS["BlenderbotSmall"] = {
     **{"bos": "__start__", "eos": "__end__"},
@@ -100,6 +109,7 @@ CLASSES = {
     "roformer": "RoFormer",
     "squeezebert": "SqueezeBert",
     "albert": "Albert",
+    "deberta-v2": "DebertaV2",
     "mpnet": "MPNet",
     "roberta": "Roberta",
     "xlm-roberta": "XLMRoberta",

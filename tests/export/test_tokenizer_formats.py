@@ -193,6 +193,36 @@ def test_fairseq_ids(tmp_path: Path, corpus: list[str]) -> None:
     assert ours.token_to_id("<mask>") == len(library) + 1
 
 
+@pytest.mark.parametrize("has_file", [True, False])
+def test_deberta_ids(tmp_path: Path, corpus: list[str], *, has_file: bool) -> None:
+    """Those of the model, then the mask: microsoft/deberta-v3-base has no added_tokens.json."""
+    options = {"model_type": "unigram", "pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
+    names = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
+    pieces = {f"{role}_piece": name for role, name in names.items()}
+    path = train(tmp_path, "spm.model", corpus, {**options, **pieces})
+    library = SentencePieceProcessor(str(path))
+    if has_file:
+        (tmp_path / "added_tokens.json").write_text(json.dumps({"[MASK]": len(library)}))
+    ours = read(tmp_path, "deberta-v2")
+
+    def plain(text: str) -> list[int]:
+        return ours.encode(text, add_special_tokens=False).ids
+
+    tags = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
+    untagged = [text for text in corpus if not any(tag in text for tag in tags)]
+    check_ties(library, differing_texts(untagged, plain, library.encode), plain)
+    text = "The cat sat on the mat."
+    ids = library.encode(text)
+    assert ours.encode(text).ids == [1, *ids, 2]
+    pair = ours.encode(text, text)
+    assert pair.ids == [1, *ids, 2, *ids, 2]
+    assert pair.type_ids == [0] * (len(ids) + 2) + [1] * (len(ids) + 1)
+    assert len(library) in ours.encode("The [MASK] sat.").ids
+    (tmp_path / "tokenizer_config.json").write_text('{"split_by_punct": true}')
+    with pytest.raises(UnsupportedError, match="split_by_punct is not supported"):
+        read(tmp_path, "deberta-v2")
+
+
 def test_camembert_ids(tmp_path: Path, corpus: list[str]) -> None:
     """Those of the first pieces: camembert-base has <s> as 5 and </s> as 6."""
     path = train(tmp_path, "sentencepiece.bpe.model", corpus, {"model_type": "unigram"})
