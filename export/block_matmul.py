@@ -22,7 +22,7 @@ from export.blocks import (
     rounded_to_8_bits,
 )
 from export.gptq import Moments, calibrated
-from export.kept_blocks import had_6_bits, kept_in_4_bits
+from export.kept_blocks import had_5_or_6_bits, kept_in_4_bits
 from export.quantized_matmul import CONTRIB, SMALLEST_SCALE, Weight, constant, pack_bits
 
 _ROUNDED = {8: rounded_to_8_bits, 6: rounded_to_6_bits}
@@ -35,7 +35,7 @@ def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Block
     """Rounds ``weight [inputs, outputs]`` to blocks of ``bits`` bits: 8, 6 or 4.
 
     Weights that had 4 bits in a GGUF file keep them even if more are requested: more would add
-    bytes, but no fidelity. Those that had 6 bits get no fewer.
+    bytes, but no fidelity. Those that had 5 or 6 get 6.
 
     Args:
         moments: second moments of the inputs, for 4 bits. Without them, the error of the weights
@@ -47,7 +47,7 @@ def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Block
         return blocks
     if bits != 4:
         return _ROUNDED[bits](matrix)
-    if had_6_bits(matrix):
+    if had_5_or_6_bits(matrix):
         return rounded_to_6_bits(matrix)
     form, is_zero = None, np.abs(matrix).max(-1) == 0
     if (is_kept & ~is_zero).mean() < _MIN_KEPT:

@@ -3,20 +3,21 @@
 Formats: ggml's ``docs/gguf.md`` and ``ggml-quants.c``.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from export.blocks import Blocks, between_extremes, choose, with_scales
 from export.quantized_matmul import Weight
 
-_MOST_STEPS = 15  # between 4-bit numbers
 _NEAR = 0.02  # of a step; rounding scale and offset to float16 moves a weight by at most half of it
 _SAME = 0.05  # of the values of a block that are all equal
-_FINEST = 64  # no grid of 4 bits has a step below this part of its range
+_FINEST = 64  # no grid has a step below this part of its range
 _DIVISORS = (1, 2, 3)
 _HALF = 16  # values with one scale in Q6_K
 _LARGEST = range(16, 33)  # numbers that the largest value of such a half may have
-_MIN_HALVES = 0.9  # the share of them that must be on their grid
+_MIN_SHARE = 0.9  # of blocks or halves that must be on a grid
 _NUM_ROWS = 64
 _NUM_TRIED = 1024  # blocks; if none of them is near, the matrix never had 4 bits
 _PART = 1 << 15  # blocks that are compared at once: their copies stay small
@@ -50,7 +51,8 @@ def kept_in_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
 
 def _near(rows: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
     """The nearest blocks on a grid for ``rows [rows, 32]``, and which of them are near."""
-    near = _on_a_grid(rows)
+    grid = _grid(rows, 15)
+    near = with_scales(rows[:, None], grid.steps[:, None], grid.lowest[:, None])
     error = np.abs(near.restored()[:, 0] - rows).max(-1)
     steps = near.scales[:, 0].astype(np.float32)
     # A block of equal values has no step.
@@ -58,8 +60,16 @@ def _near(rows: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
     return near, error <= allowed
 
 
-def _on_a_grid(rows: Weight) -> Blocks:
-    """4-bit blocks for ``rows [rows, 32]`` whose values lie on a grid of at most 16 steps.
+class _Grid(NamedTuple):
+    """Equally spaced values for each row; ``errors``: the largest distance to one, in steps."""
+
+    lowest: Weight
+    steps: Weight
+    errors: Weight
+
+
+def _grid(rows: Weight, most_steps: int) -> _Grid:
+    """The grid of at most ``most_steps`` steps on which the values of ``rows [rows, size]`` lie.
 
     The step is the smallest difference of two values, or a half or a third of it.
     """
@@ -77,9 +87,9 @@ def _on_a_grid(rows: Weight) -> Blocks:
             step = spread / num_steps
             places = (rows - lowest[:, None]) / step[:, None]
             error = np.abs(places - np.round(places)).max(-1)
-        is_better = (num_steps <= _MOST_STEPS) & (error < least / 2)
+        is_better = (num_steps <= most_steps) & (error < least / 2)
         best, least = np.where(is_better, step, best), np.where(is_better, error, least)
-    return with_scales(rows[:, None], best[:, None], lowest[:, None])
+    return _Grid(lowest, best, least)
 
 
 def _exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
@@ -95,12 +105,16 @@ def _exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
     return choose(is_symmetric, symmetric, best), is_exact | is_symmetric
 
 
-def had_6_bits(matrix: Weight) -> bool:
-    """Whether ``matrix [rows, blocks, 32]`` is from GGUF's Q6_K or Q5_0: multiples of a step.
+def had_5_or_6_bits(matrix: Weight) -> bool:
+    """Whether ``matrix [rows, blocks, 32]`` is from GGUF's Q5_0, Q5_1, Q5_K or Q6_K.
 
     Looks at a sample of the rows.
     """
-    halves = matrix[:: -(-len(matrix) // _NUM_ROWS)].reshape(-1, _HALF)
+    some = matrix[:: -(-len(matrix) // _NUM_ROWS)]
+    blocks = some[np.abs(some).max(-1) > 0]
+    if len(blocks) and (_grid(blocks, 31).errors < _NEAR).mean() > _MIN_SHARE:
+        return True
+    halves = some.reshape(-1, _HALF)
     magnitudes = np.abs(halves).max(-1)
     halves, magnitudes = halves[magnitudes > 0], magnitudes[magnitudes > 0]
     if not len(halves):
@@ -109,4 +123,4 @@ def had_6_bits(matrix: Weight) -> bool:
     for number in _LARGEST:
         places = halves * (number / magnitudes[:, None])
         least = np.minimum(least, np.abs(places - np.round(places)).max(-1))
-    return bool((least < _NEAR).mean() > _MIN_HALVES)
+    return bool((least < _NEAR).mean() > _MIN_SHARE)

@@ -80,13 +80,17 @@ def of_q5_0() -> np.ndarray:
     return (SCALES[..., None] * numbers).astype(np.float32).reshape(6, -1).T.copy()
 
 
+def of_q5_k() -> np.ndarray:
+    return of_q4_k(RNG.integers(0, 32, (6, 3, BLOCK)))[0]
+
+
 def of_q6_k() -> np.ndarray:
     steps = np.float32(np.float16(0.00123)) * RNG.integers(-128, 128, (6, 6)).astype(np.float32)
     numbers = np.clip(np.round(RNG.normal(0, 14, (6, 6, BLOCK // 2))), -32, 31)
     return (steps[..., None] * numbers).astype(np.float32).reshape(6, -1).T.copy()
 
 
-@pytest.mark.parametrize("make", [of_q5_0, of_q6_k])
+@pytest.mark.parametrize("make", [of_q5_0, of_q5_k, of_q6_k])
 def test_weights_of_more_than_4_bits_get_at_least_6(make: Callable[[], np.ndarray]) -> None:
     weight = make()
     for bits in (4, 6):
