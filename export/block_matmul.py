@@ -47,15 +47,22 @@ def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Block
         return blocks
     if bits != 4:
         return _ROUNDED[bits](matrix)
-    if had_5_or_6_bits(matrix):
-        return rounded_to_6_bits(matrix)
     form, is_zero = None, np.abs(matrix).max(-1) == 0
     if (is_kept & ~is_zero).mean() < _MIN_KEPT:
+        if had_5_or_6_bits(matrix):
+            return rounded_to_6_bits(matrix)
         form = InBytes.of(matrix)
         blocks, is_kept = between_extremes(matrix, form), is_zero
     if moments is None:
         return fitted(matrix, blocks, form=form)
     return calibrated(matrix, moments, blocks, is_kept, form)
+
+
+def is_rounded_to_4_bits(weight: Weight) -> bool:
+    """Whether :func:`quantize` with 4 bits rounds any of ``weight``, and so reads its moments."""
+    matrix = in_blocks(weight)
+    is_kept = kept_in_4_bits(matrix)[1]
+    return not is_kept.all() and (is_kept.mean() >= _MIN_KEPT or not had_5_or_6_bits(matrix))
 
 
 def quantize_table(table: Weight, bits: int) -> Blocks:

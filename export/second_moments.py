@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from export.activations import linear_maps, observe_inputs
-from export.blocks import can_have_blocks, in_blocks
+from export.block_matmul import is_rounded_to_4_bits
+from export.blocks import can_have_blocks
 from export.calibration_rows import (
     calibration_images,
     calibration_rows,
@@ -20,7 +21,6 @@ from export.decoding import DecodingInputs, greedy_answers
 from export.fidelity.generation import GraphRunner, parts
 from export.fidelity.subject import GraphFolder, Subject
 from export.gptq import NO_MOMENTS, SecondMoments
-from export.kept_blocks import had_5_or_6_bits, kept_in_4_bits
 from export.precision_schemes import PrecisionScheme, WeightFormat
 from export.quantize import OUTPUT, ROUTERS
 from export.speech import Source
@@ -97,14 +97,13 @@ def _names_of_smallest(config: ModelConfig, weights: Mapping[str, Tensor]) -> se
 
 
 def _rounded_maps(config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterator[str]:
-    """The linear maps whose weights are rounded to 4 bits and had no 4 to 6 before."""
+    """The linear maps whose weights are rounded to 4 bits."""
     finer = (*ROUTERS, OUTPUT)
     for name in linear_maps(config):
         weight = weights[f"{name}.weight"]
         if f"{name}.weight".endswith(finer) or not can_have_blocks(weight.shape[0]):
             continue
-        matrix = in_blocks(weight.numpy())
-        if not (had_5_or_6_bits(matrix) or kept_in_4_bits(matrix)[1].all()):
+        if is_rounded_to_4_bits(weight.numpy()):
             yield name
 
 
