@@ -47,12 +47,12 @@ def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Block
         return blocks
     if bits != 4:
         return _ROUNDED[bits](matrix)
-    form, is_zero = None, np.abs(matrix).max(-1) == 0
-    if (is_kept & ~is_zero).mean() < _MIN_KEPT:
+    form = None
+    if not _had_4_bits(matrix, is_kept):
         if had_5_or_6_bits(matrix):
             return rounded_to_6_bits(matrix)
         form = InBytes.of(matrix)
-        blocks, is_kept = between_extremes(matrix, form), is_zero
+        blocks, is_kept = between_extremes(matrix, form), _is_zero(matrix)
     if moments is None:
         return fitted(matrix, blocks, form=form)
     return calibrated(matrix, moments, blocks, is_kept, form)
@@ -62,7 +62,18 @@ def is_rounded_to_4_bits(weight: Weight) -> bool:
     """Whether :func:`quantize` with 4 bits rounds any of ``weight``, and so reads its moments."""
     matrix = in_blocks(weight)
     is_kept = kept_in_4_bits(matrix)[1]
-    return not is_kept.all() and (is_kept.mean() >= _MIN_KEPT or not had_5_or_6_bits(matrix))
+    return not is_kept.all() and (_had_4_bits(matrix, is_kept) or not had_5_or_6_bits(matrix))
+
+
+def _had_4_bits(matrix: Weight, is_kept: NDArray[np.bool_]) -> bool:
+    """Whether enough blocks are kept in 4 bits, besides those of zeros."""
+    return bool((is_kept & ~_is_zero(matrix)).mean() >= _MIN_KEPT)
+
+
+def _is_zero(matrix: Weight) -> NDArray[np.bool_]:
+    """Which blocks are zeros, ``[rows, blocks]``."""
+    is_zero: NDArray[np.bool_] = np.abs(matrix).max(-1) == 0
+    return is_zero
 
 
 def quantize_table(table: Weight, bits: int) -> Blocks:
