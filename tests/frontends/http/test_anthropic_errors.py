@@ -18,6 +18,7 @@ from tests.serving import ServerProcess
 
 PROMPT = "7,8,"
 MESSAGES: Any = [{"role": "user", "content": PROMPT}]
+USE: Any = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
 TOOL = {"name": "f", "input_schema": {"type": "object"}}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
 
@@ -56,6 +57,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"stop_sequences": ["a"] * 17}, "stop_sequences"),
     ({"messages": []}, "messages"),
     ({"messages": [*MESSAGES, {"role": "assistant", "content": ""}]}, "messages[1].content"),
+    (
+        {"messages": [*MESSAGES, {"role": "assistant", "content": [USE]}]},
+        "messages[1].content",
+    ),
     ({"messages": [{"role": "tool", "content": "7"}]}, "messages[0].role"),
     ({"system": [{"type": "image"}]}, "system[0].type"),
     (of_user({"type": "document"}), "messages[0].content[0].type"),

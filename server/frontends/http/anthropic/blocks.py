@@ -130,7 +130,7 @@ def _add_answer(content: Content, path: str, conversation: Conversation) -> None
     _check_types(blocks, place, _OF_ASSISTANTS)
     uses = [(index, block) for index, block in blocks if block.type == "tool_use"]
     Size(MAX_TOOLS).check_count(place, uses)
-    calls, names = [], {"reasoning": place}
+    calls, names = [], {"reasoning": place, "tool_calls": place}
     for number, (index, block) in enumerate(uses):
         own = f"{place}[{index}]"
         arguments = json_text(f"{own}.input", block.input)
