@@ -17,8 +17,10 @@ def scratch_of_fork() -> Iterator[None]:
     """Deletes the scratch folders that a fork makes meanwhile: forks run no exit handlers."""
     with tempfile.TemporaryDirectory(prefix="triune-fuzz-", dir=_parents[-1]) as folder:
         _parents.append(Path(folder))
-        yield
-        _parents.pop()
+        try:
+            yield
+        finally:
+            _parents.pop()
 
 
 @cache
