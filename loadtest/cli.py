@@ -231,10 +231,14 @@ def compare(
         raise typer.BadParameter("only for --level server", param_hint="--protocols")
     if model is not None and (task, level) != (Task.GENERATE, Level.ENGINE):
         raise typer.BadParameter("only for --task generate --level engine", param_hint="--model")
+    try:
+        decoder = SMOLLM2 if model is None else decoder_of(model)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--model") from error
     comparison = Comparison(
         task=task,
         level=level,
-        decoder=SMOLLM2 if model is None else decoder_of(model),
+        decoder=decoder,
         peers=_names(peers),
         precisions=_names(precisions),
         protocols=_names(protocols),

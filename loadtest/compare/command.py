@@ -11,7 +11,7 @@ from typing import TypeVar
 from loadtest.compare import measurements
 from loadtest.compare.candidates import Candidate, Level
 from loadtest.compare.ceilings import Ceilings, highest, measure_ceilings
-from loadtest.compare.decoders import SMOLLM2, Decoder, size_of
+from loadtest.compare.decoders import SMOLLM2, Decoder
 from loadtest.compare.engine_level import EngineComparison
 from loadtest.compare.engines import engine_peers, our_engine
 from loadtest.compare.errors import WorkerError
@@ -166,10 +166,9 @@ def _compare_servers(comparison: Comparison, report: Report) -> None:
 
 def _compare_engines(comparison: Comparison, report: Report) -> None:
     decoder = comparison.decoder
-    size = None if decoder is SMOLLM2 else size_of(decoder)
     workloads_by_precision = {
         precision: workloads(
-            comparison.task, precision, comparison.level, quick=comparison.quick, model=size
+            comparison.task, precision, comparison.level, quick=comparison.quick, model=decoder.size
         )
         for precision in comparison.our_precisions
     }

@@ -1,11 +1,11 @@
 """The decoder that engines are compared on: SmolLM2, or that of a GGUF file."""
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadtest.compare.paths import packaged_file
 from loadtest.compare.workloads import ModelSize
 
 if TYPE_CHECKING:  # only where a file is read
@@ -16,24 +16,18 @@ _FIRST_ID = 1000
 _NORMAL_TOKEN = 1
 
 
-def packaged_file(module: str, path: str) -> Path:
-    """A path in a package of ``requirements-models.txt``, without importing the package."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or not spec.submodule_search_locations:
-        return Path(f"{module}-is-not-installed") / path
-    return Path(next(iter(spec.submodule_search_locations))) / path
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decoder:
     """``file``: GGUF with weights of about 4 bits, which is llama.cpp's int4.
 
-    ``source``: what our export reads. ``name``: of the bundles and of the peers' models.
+    ``source``: what our export reads. ``name``: of the bundles and of the peers' models. ``size``:
+    if it is not that of the task's own model.
     """
 
     name: str
     source: str
     file: Path
+    size: ModelSize | None = None
 
 
 SMOLLM2 = Decoder(
@@ -44,11 +38,12 @@ SMOLLM2 = Decoder(
 
 
 def decoder_of(file: Path) -> Decoder:
-    """The decoder in ``file``, named like it."""
-    return Decoder(name=file.stem.lower(), source=str(file.absolute()), file=file.absolute())
+    """The decoder in ``file``, named like it. Raises ``ValueError`` as :func:`size_of`."""
+    path = file.absolute()
+    return Decoder(name=file.stem.lower(), source=str(path), file=path, size=size_of(path))
 
 
-def size_of(decoder: Decoder) -> ModelSize:
+def size_of(file: Path) -> ModelSize:
     """Reads the numbers of parameters.
 
     Raises ``ValueError`` if the file is not GGUF, or if the weights of its layers have more than 6
@@ -56,12 +51,12 @@ def size_of(decoder: Decoder) -> ModelSize:
     """
     from gguf import GGUFReader  # noqa: PLC0415
 
-    reader = GGUFReader(decoder.file)
+    reader = GGUFReader(file)
     elements = {each.name: int(each.n_elements) for each in reader.tensors}
     matrices = [each for each in reader.tensors if len(each.shape) > 1]
     bits = _mean_bits([each for each in matrices if each.name.startswith("blk.")])
     if bits > _MAX_BITS:
-        raise ValueError(f"{decoder.file.name}: weights have {bits:.1f} bits, 4 are needed")
+        raise ValueError(f"{file.name}: weights have {bits:.1f} bits, 4 are needed")
 
     def number(name: str) -> int:
         return int(reader.fields[f"{architecture}.{name}"].contents())

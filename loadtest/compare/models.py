@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.compare.candidates import Level, bundles_folder
-from loadtest.compare.decoders import SMOLLM2, Decoder, packaged_file
+from loadtest.compare.decoders import SMOLLM2, Decoder
 from loadtest.compare.environments import (
     BERGAMOT,
     CTRANSLATE2,
@@ -17,6 +17,7 @@ from loadtest.compare.environments import (
     OPENVINO_MARIAN,
     Environment,
 )
+from loadtest.compare.paths import packaged_file
 from loadtest.tasks import Task
 
 

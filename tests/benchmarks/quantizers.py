@@ -19,12 +19,11 @@ import typer
 
 from export.blocks import BLOCK
 from loadtest.compare.candidates import Candidate, Level, bundles_folder
-from loadtest.compare.decoders import packaged_file
 from loadtest.compare.engine_runner import EngineRunner
 from loadtest.compare.environments import LLAMA_CPP
 from loadtest.compare.fidelity_checks import CHECKS
 from loadtest.compare.models import BuildStep
-from loadtest.compare.paths import Paths
+from loadtest.compare.paths import Paths, packaged_file
 from loadtest.compare.prepare import prepare
 from loadtest.compare.workloads import WorkloadKind, workloads
 from loadtest.machine import machine

@@ -48,7 +48,8 @@ def decoder(tmp_path: Path) -> Decoder:
 
 
 def test_the_size_of_a_file_counts_weights_and_ordinary_tokens(decoder: Decoder) -> None:
-    size = size_of(decoder)
+    size = size_of(decoder.file)
+    assert size == decoder.size
     assert size.decoder == LAYERS * (INNER * HIDDEN + HIDDEN)
     assert size.head == VOCABULARY * HIDDEN  # tied
     assert size.cache_values_per_token == 2 * LAYERS * KV_HEADS * HEAD_SIZE
@@ -65,7 +66,7 @@ def test_the_size_of_a_file_counts_weights_and_ordinary_tokens(decoder: Decoder)
 
 
 def test_the_size_of_smollm2_is_that_of_its_file() -> None:
-    size, known = size_of(SMOLLM2), MODEL_SIZES[Task.GENERATE]
+    size, known = size_of(SMOLLM2.file), MODEL_SIZES[Task.GENERATE]
     for field in ("decoder", "head", "cache_values_per_token", "lossless_bytes", "vocabulary"):
         assert getattr(size, field) == pytest.approx(getattr(known, field), rel=1e-3)
 
@@ -73,7 +74,12 @@ def test_the_size_of_smollm2_is_that_of_its_file() -> None:
 def test_wider_weights_are_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "wide.gguf", gguf.GGMLQuantizationType.Q8_0)
     with pytest.raises(ValueError, match=r"wide\.gguf: weights have 8\.5 bits"):
-        size_of(decoder_of(path))
+        decoder_of(path)
+    run = CliRunner().invoke(
+        app, ["compare", "--task", "generate", "--model", str(path), "--prepare"]
+    )
+    assert run.exit_code == 2
+    assert "weights have 8.5 bits" in " ".join(run.output.split())
 
 
 def test_models_of_every_candidate_are_built_from_the_file(
@@ -98,7 +104,7 @@ def test_the_roofline_is_that_of_the_file(decoder: Decoder) -> None:
         "operations_per_second": {"int8": {"avx2": 1e12}},
         "bytes_per_second": {"1000": 1e9},
     }
-    (small, *_) = workloads(Task.GENERATE, "int8", model=size_of(decoder))
+    (small, *_) = workloads(Task.GENERATE, "int8", model=decoder.size)
     (large, *_) = workloads(Task.GENERATE, "int8")
     rates = [roofline_rate(each, ceilings) for each in (small, large)]
     assert rates[0] is not None
