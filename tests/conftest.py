@@ -4,6 +4,7 @@ import functools
 import gc
 import logging
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -113,6 +114,13 @@ def pytest_collection_modifyitems(
     if hasattr(config, "workerinput"):
         counts = Counter(item.path for item in items)
         items.sort(key=lambda item: (_rank(item.path), -counts[item.path], item.path))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Seeds torch, so that a test has the same numbers each time."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 def _rank(file: Path) -> int:
