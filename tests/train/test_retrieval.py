@@ -159,7 +159,9 @@ def test_padding_has_no_similarity() -> None:
     for q in range(2):
         for d in range(5):
             products = queries[q][is_query[q]] @ documents[d][is_document[d]].T
-            assert found[q, d].item() == pytest.approx(products.amax(1).sum().item(), rel=1e-5, abs=1e-5)
+            assert found[q, d].item() == pytest.approx(
+                products.amax(1).sum().item(), rel=1e-5, abs=1e-5
+            )
 
 
 def test_sparse_weights_and_their_gradient_are_those_of_the_head() -> None:
