@@ -33,7 +33,8 @@ def chat(
 ) -> None:
     """Talk with a model that has a chat template, a line at a time.
 
-    The model sees the whole conversation. Ctrl-C ends an answer, Ctrl-D the conversation.
+    The model sees the whole conversation, without its oldest messages if it is too long. Ctrl-C
+    ends an answer, Ctrl-D the conversation.
     """
     messages = [] if system is None else [types.Message("system", system)]
     client: Client
@@ -66,7 +67,7 @@ def _answer(
 ) -> str:
     """Prints the answer as it is generated, and returns it: a part, if it is interrupted."""
     answer = ""
-    pieces = client.generate_stream(model, messages=messages, **options)
+    pieces = client.generate_stream(model, messages=messages, drop_oldest_messages=True, **options)
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(pieces):
         for piece in pieces:
             print(piece.text, end="", flush=True)

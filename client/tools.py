@@ -57,3 +57,5 @@ class ChatOptions(TypedDict, total=False):
     """Returns what the model thinks before its answer apart from the text."""
     continue_final_message: bool | None
     """Continues the last message, which is the assistant's; the output is what follows its text."""
+    drop_oldest_messages: bool | None
+    """Leaves out the oldest messages of a conversation that is too long for the model."""

@@ -1,6 +1,6 @@
 """The prompt of a conversation: checked, rendered by the model's chat template, and tokenized."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 
 from model.config import Kind
@@ -21,8 +21,11 @@ async def chat_prompt(
     context: ServiceContext,
     caller: Caller,
     memory: ExitStack,
+    max_new_tokens: int | None = None,
 ) -> tuple[Sequence[tuple[int, ...]], ChatImages]:
     """The token ids of the only prompt, and its images, for which ``memory`` is reserved.
+
+    ``max_new_tokens`` is the room to leave by dropping messages, if ``options`` say so.
 
     Raises:
         ServeError: the model has no chat template, or its template does not describe the tools; a
@@ -37,16 +40,68 @@ async def chat_prompt(
     if options.offered and not template.describes_tools:
         raise InvalidArgumentError("tools", "are not described by this model's chat template")
     num_characters = check_size(options)
-    num_characters += sum(len(message.text) + len(message.reasoning) + 256 for message in messages)
     images = await read_images(messages, model, context, caller, memory)
     num_characters += sum(map(len, images.texts))
 
-    def render() -> list[tuple[int, ...]]:
-        prompt = template.render(messages, options)
-        prompt = with_image_texts(prompt, images, model.manifest.image_prompt)
-        return model.tokenizer.encode([prompt], special_tokens=_adds_special_tokens(prompt, model))
+    async def tokenize(kept: Sequence[Message]) -> list[tuple[int, ...]]:
+        def render() -> list[tuple[int, ...]]:
+            prompt = template.render(kept, options)
+            prompt = with_image_texts(prompt, images, model.manifest.image_prompt)
+            special_tokens = _adds_special_tokens(prompt, model)
+            return model.tokenizer.encode([prompt], special_tokens=special_tokens)
 
-    return await context.in_thread(render, caller, num_characters), images
+        sizes = (len(message.text) + len(message.reasoning) + 256 for message in kept)
+        return await context.in_thread(render, caller, num_characters + sum(sizes))
+
+    prompts = await tokenize(messages)
+    longest = _longest(model, max_new_tokens)
+    if options.drop_oldest_messages and len(prompts[0]) > longest:
+        prompts = await _without_oldest(messages, tokenize, longest) or prompts
+    return prompts, images
+
+
+def _longest(model: Model, max_new_tokens: int | None) -> int:
+    """The most tokens of a prompt that leaves room for an answer.
+
+    Without ``max_new_tokens``, that is a quarter of the model's length, and never more.
+    """
+    if model.manifest.kind != Kind.DECODER:
+        return model.max_source_length
+    room = model.max_length // 4
+    return model.max_length - max(1, min(max_new_tokens or room, room))
+
+
+async def _without_oldest(
+    messages: Sequence[Message],
+    tokenize: Callable[[Sequence[Message]], Awaitable[list[tuple[int, ...]]]],
+    longest: int,
+) -> list[tuple[int, ...]] | None:
+    """The longest prompt of at most ``longest`` tokens without the oldest messages.
+
+    It begins with a message of the user, after those of the system. An image is not dropped.
+
+    Returns:
+        None if there is none.
+    """
+    with_image = (index for index, message in enumerate(messages) if _has_image(message))
+    last = next(with_image, len(messages) - 1)
+    starts = [index for index in range(1, last + 1) if messages[index].role == "user"]
+    found = None
+    low, high = 0, len(starts)
+    while low < high:
+        middle = (low + high) // 2
+        start = starts[middle]
+        system = [message for message in messages[:start] if message.role == "system"]
+        prompts = await tokenize([*system, *messages[start:]])
+        if len(prompts[0]) <= longest:
+            found, high = prompts, middle
+        else:
+            low = middle + 1
+    return found
+
+
+def _has_image(message: Message) -> bool:
+    return any(part.image is not None for part in message.parts)
 
 
 def _adds_special_tokens(prompt: str, model: Model) -> bool:

@@ -63,7 +63,8 @@ async def prepare_generate(
     images = NO_IMAGES
     if field == "messages":
         prompts, images = await chat_prompt(
-            *(request.messages, request.chat), model, context, caller, memory
+            *(request.messages, request.chat, model, context, caller, memory),
+            template.max_new_tokens,
         )
     else:
         prompts = await _prompts(field, request, model, context, caller)

@@ -90,6 +90,7 @@ class ChatOptions:
     ``enable_thinking``. ``reasoning_effort`` is how much the model thinks, in the words of the
     template; "none" turns it off. ``separate_reasoning`` returns that apart from the text.
     ``continue_final_message`` continues the last message instead of answering it.
+    ``drop_oldest_messages`` leaves out the oldest ones of a conversation that is too long.
     """
 
     tools: tuple[Tool, ...] = sized((), max_items=MAX_TOOLS)
@@ -100,6 +101,7 @@ class ChatOptions:
     reasoning_effort: str = sized("", max_bytes=MAX_NAME_BYTES)
     separate_reasoning: bool = False
     continue_final_message: bool = False
+    drop_oldest_messages: bool = False
 
     @property
     def offered(self) -> tuple[Tool, ...]:

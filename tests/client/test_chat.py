@@ -74,6 +74,14 @@ def test_a_message_that_fails_is_left_out(target: str) -> None:
     assert ran.stdout == run(target, "7,\n", "--max-new-tokens", "3").stdout
 
 
+def test_a_long_conversation_goes_on_without_its_beginning(target: str) -> None:
+    lines = [f"{digit * 200}," for digit in "789"]  # the model reads 256 tokens
+    ran = run(target, "\n".join(lines), "--max-new-tokens", "3")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    alone = [run(target, line, "--max-new-tokens", "3").stdout for line in lines]
+    assert ran.stdout == "".join(alone)
+
+
 def test_a_model_without_a_chat_template_is_a_usage_error(target: str) -> None:
     ran = run(target, "7,\n", "--model", "dates")
     assert ran.returncode == 2

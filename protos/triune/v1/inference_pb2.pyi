@@ -432,6 +432,7 @@ class ChatOptions(_message.Message):
     REASONING_EFFORT_FIELD_NUMBER: _builtins.int
     SEPARATE_REASONING_FIELD_NUMBER: _builtins.int
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
+    DROP_OLDEST_MESSAGES_FIELD_NUMBER: _builtins.int
     tool_choice: Global___ToolChoice.ValueType
     tool_name: _builtins.str
     """Forces a call of this tool."""
@@ -451,6 +452,12 @@ class ChatOptions(_message.Message):
     """Continues the last message, which is the assistant's and has a text. The output is what follows
     that text.
     """
+    drop_oldest_messages: _builtins.bool
+    """Leaves out the oldest messages of a conversation that would leave no room for max_new_tokens, or
+    for a quarter of the model's tokens if that is less or max_new_tokens is not set. Those of the
+    system, those from the first image on and the last of the user stay. What stays begins with a
+    message of the user.
+    """
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]: ...
     def __init__(
@@ -464,10 +471,11 @@ class ChatOptions(_message.Message):
         reasoning_effort: _builtins.str = ...,
         separate_reasoning: _builtins.bool = ...,
         continue_final_message: _builtins.bool = ...,
+        drop_oldest_messages: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls", "parallel_tool_calls", b"parallel_tool_calls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls", "continue_final_message", b"continue_final_message", "parallel_tool_calls", b"parallel_tool_calls", "reasoning_effort", b"reasoning_effort", "separate_reasoning", b"separate_reasoning", "template_variables", b"template_variables", "tool_choice", b"tool_choice", "tool_name", b"tool_name", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls", "continue_final_message", b"continue_final_message", "drop_oldest_messages", b"drop_oldest_messages", "parallel_tool_calls", b"parallel_tool_calls", "reasoning_effort", b"reasoning_effort", "separate_reasoning", b"separate_reasoning", "template_variables", b"template_variables", "tool_choice", b"tool_choice", "tool_name", b"tool_name", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__parallel_tool_calls: _TypeAlias = _typing.Literal["parallel_tool_calls"]  # noqa: Y015
     _WhichOneofArgType__parallel_tool_calls: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls"]  # noqa: Y015

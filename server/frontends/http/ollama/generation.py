@@ -1,5 +1,6 @@
 """``/api/generate`` and ``/api/chat``."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -81,7 +82,6 @@ class ChatBody(GenerationFields, kw_only=True):
     tools: list[OllamaTool] | None = None
 
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {"truncate": (False,), "shift": (False,)}
 _ZERO = {"0", "-0", "0s", "0m", "0h", "0ms"}
 
 
@@ -110,7 +110,7 @@ async def generate(call: Call[GenerateBody]) -> Response | EventStream:
     With ``suffix``, fills in what is between it and the prompt, without the template.
     """
     body = call.body
-    check_neutral(body, **_NEUTRAL, template=(), context=())
+    check_neutral(body, truncate=(False,), shift=(False,), template=(), context=())
     if not body.prompt and not body.images and not body.suffix:
         return _without_prompt(call, response_fields)
     has_template = call.service.bundle(body.model).chat_template is not None
@@ -132,7 +132,7 @@ async def generate(call: Call[GenerateBody]) -> Response | EventStream:
 async def chat(call: Call[ChatBody]) -> Response | EventStream:
     """Answers a conversation."""
     body = call.body
-    check_neutral(body, **_NEUTRAL)
+    check_neutral(body, shift=(False,))
     if not body.messages:
         return _without_prompt(call, message_fields)
     return await _chat(call, body.messages, body.tools, message_fields)
@@ -150,6 +150,7 @@ async def _chat(
     last = turns[-1]
     continues = last.role == "assistant" and bool(last.content) and not last.tool_calls
     options = chat_options(tools, None, None, effort=effort, continues=continues)
+    options = replace(options, drop_oldest_messages=body.truncate is not False)
     messages = service_messages(turns, await image_files(turns, call, at))
     request = generate_request(body, messages=messages, chat=options)
     return await answer(call, request, fields, has_thinking=body.think is not False)

@@ -81,7 +81,7 @@ _NAMES = {
 _WITHOUT = (
     *("num_hypotheses", "bad_word_ids", "token_ids", "prompt_logprobs", "echo"),
     *("tool_choice", "tool_name", "parallel_tool_calls", "template_variables"),
-    *("separate_reasoning", "continue_final_message"),
+    *("separate_reasoning", "continue_final_message", "drop_oldest_messages"),
 )
 
 Options: Any = flat_body("Options", OptionFields, GenerateRequest, (*_NAMES, *_WITHOUT))

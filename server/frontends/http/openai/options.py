@@ -42,7 +42,7 @@ _WITHOUT = (
     *("bad_word_ids", "max_new_tokens", "stop_strings", "num_hypotheses", "token_ids"),
     *("prompt_logprobs", "logprobs", "top_logprobs", "echo", "grammar"),
     *("tool_choice", "tool_name", "parallel_tool_calls", "template_variables"),
-    *("reasoning_effort", "separate_reasoning", "continue_final_message"),
+    *("reasoning_effort", "separate_reasoning", "continue_final_message", "drop_oldest_messages"),
 )
 
 

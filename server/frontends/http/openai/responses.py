@@ -4,8 +4,9 @@ import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from starlette.responses import Response
@@ -80,13 +81,13 @@ class ResponseFields(GenerationFields, kw_only=True):
     tool_choice: str | FlatNamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
+    truncation: Literal["auto", "disabled"] | None = None
 
     previous_response_id: msgspec.Raw = NOTHING
     conversation: msgspec.Raw = NOTHING
     background: msgspec.Raw = NOTHING
     max_tool_calls: msgspec.Raw = NOTHING
     prompt: msgspec.Raw = NOTHING
-    truncation: msgspec.Raw = NOTHING
 
 
 ResponseBody = body_type(ResponseFields)
@@ -115,7 +116,6 @@ async def responses(call: Call[Any]) -> Response | EventStream:
         background=(False,),
         max_tool_calls=(),
         prompt=(),
-        truncation=("disabled",),
         include=([_LOGPROBS],),
         response_format=(),
         max_tokens=(),
@@ -124,6 +124,7 @@ async def responses(call: Call[Any]) -> Response | EventStream:
     _check_metadata(body.metadata or {})
     conversation = await _conversation(body, call)
     chat = flat_chat_options(body.tools, body.tool_choice, body.parallel_tool_calls, effort)
+    chat = replace(chat, drop_oldest_messages=body.truncation == "auto")
     body.input = ""  # its messages would keep the bytes of the body
     try:
         request = generate_request(
@@ -209,6 +210,7 @@ class Answer:
             "text": {"format": (body.text and body.text.format) or {"type": "text"}},
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "tool_choice": body.tool_choice or "auto",
+            "truncation": body.truncation or "disabled",
             "tools": body.tools or [],
             "store": False,
             "error": None,
