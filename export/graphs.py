@@ -13,7 +13,6 @@ import torch
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch import Tensor
 
-from export.decomposition import to_onnx
 from export.graph_files import save_graph
 from export.graph_modules import wrapper_of
 from export.offload import num_bytes
@@ -23,6 +22,7 @@ from model.config import ModelConfig, WaveformConfig
 from model.fused import FusedKernels
 from model.transformer import Transformer, from_weights
 
+OPSET = 23
 DTYPES = {
     Dtype.FLOAT32: torch.float32,
     Dtype.FLOAT16: torch.float16,
@@ -100,14 +100,19 @@ def trace(name: str, graph: GraphSpec, model: Transformer) -> onnx_ir.Model:
     if len(dynamic) == num_named:
         nested = tuple(dynamic)
     with _quiet(), _collector_paused(), torch.no_grad():
-        program = to_onnx(
+        program = torch.onnx.export(
             wrapper,
             tuple(example),
+            dynamo=True,
             dynamic_shapes=nested,
             input_names=[spec.name for spec in graph.inputs] + [s.input for s in graph.states],
             output_names=[spec.name for spec in graph.outputs] + [s.output for s in graph.states],
+            opset_version=OPSET,
             optimize=True,
+            verbose=False,
         )
+    if program is None:
+        raise RuntimeError("torch.onnx.export returned nothing")
     # The tracer's metadata contain paths of this machine.
     ClearMetadataAndDocStringPass()(program.model)
     return program.model
