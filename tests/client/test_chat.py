@@ -91,7 +91,8 @@ def test_a_model_without_a_chat_template_is_a_usage_error(target: str) -> None:
 def test_a_terminal_has_a_prompt_and_ctrl_c_ends_an_answer(target: str) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        command("--ignore-eos"),
+        # A shell's background jobs ignore Ctrl-C, and so would this one.
+        ["env", "--default-signal=INT", *command("--ignore-eos")],
         cwd=ROOT,
         env={**os.environ, "TRIUNE_TARGET": target, "TERM": "dumb"},
         stdin=theirs,
