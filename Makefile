@@ -104,12 +104,12 @@ train: setup
 	test -e bundles/$(NAME)/1 || \
 		$(VENV)/python -m export build/training/$(NAME) --out bundles/$(NAME) --precision int8
 
-# Recurrent models and the Transformer on the same tasks: trains what is not trained, measures, draws.
+# Systems of the literature on the same tasks: trains what is not trained, measures, draws.
 study: setup
-	for task in sound en-it; do for system in gru gru-additive transformer; do \
-		$(VENV)/python -m train train/recipes/study-$$task-$$system.toml --threads 1 \
-			--out build/training/study-$$task-$$system || exit 1; \
-	done; done
+	for recipe in train/recipes/study-*.toml; do \
+		$(VENV)/python -m train $$recipe --threads 1 \
+			--out build/training/$$(basename $$recipe .toml) || exit 1; \
+	done
 	$(VENV)/python -m tests.benchmarks.study
 	$(VENV)/python -m scripts.study
 

@@ -19,9 +19,24 @@ REPORT = ROOT / "docs" / "study.json"
 PAGE = ROOT / "docs" / "study.md"
 SYSTEMS = {
     "gru": "GRU, fixed context (Sutskever et al. 2014)",
+    "lstm-dot": "LSTM, dot attention (Luong et al. 2015)",
+    "lstm-general": "LSTM, general attention (Luong et al. 2015)",
     "gru-additive": "GRU, additive attention (Bahdanau et al. 2015)",
     "transformer": "Transformer (Vaswani et al. 2017)",
+    "dot": "Transformer, dot scores (Luong et al. 2015)",
+    "bilinear": "Transformer, general scores (Luong et al. 2015)",
+    "cosine": "Transformer, cosine scores (Graves et al. 2014)",
+    "additive": "Transformer, additive scores (Bahdanau et al. 2015)",
+    "relative": "Transformer, relative positions (Shaw et al. 2018)",
+    "rotary": "Transformer, rotary positions (Su et al. 2021, RoFormer)",
+    "window": "Transformer, windows of three tokens (Beltagy et al. 2020, Longformer)",
+    "sandwich": "Sandwich Transformer (Press et al. 2020)",
+    "universal": "Universal Transformer, four steps (Dehghani et al. 2019)",
+    "experts": "Transformer, two of four experts (Fedus et al. 2021)",
+    "llama": "Transformer, the layers of LLaMA (Touvron et al. 2023)",
 }
+# More lines would hide each other.
+PLOTTED = ("gru", "gru-additive", "transformer", "relative", "universal", "llama")
 # The metrics of a task: key, factor to the unit of the plot, label.
 METRICS: dict[str, tuple[tuple[str, float, str], ...]] = {
     "sound": (
@@ -67,7 +82,7 @@ def summary(task: str) -> str:
                 f"{row['cpu_microseconds_per_token']:.0f}",
             ]
         )
-    return f"{markdown_table(lines)}\n\n{_conditions()}"
+    return f"{markdown_table(lines)}\n\n{_conditions(task)}"
 
 
 def by_length(task: str) -> str:
@@ -84,9 +99,9 @@ def by_length(task: str) -> str:
     return markdown_table(lines)
 
 
-def _conditions() -> str:
+def _conditions(task: str) -> str:
     found = report()
-    load = found["load_average_before"]
+    load = max(row["load_average_before"] for row in rows_of(task))
     text = (
         f"{found['machine']['cores']} cores of {found['machine']['processor']}, one thread, fp32, "
         f"medians of {found['rounds']} interleaved rounds."
@@ -125,6 +140,8 @@ def draw() -> None:
             figure.subplots(1, len(metrics)), metrics, strict=True
         ):
             for row in rows:
+                if row["system"] not in PLOTTED:
+                    continue
                 groups = row["quality"]["by_length"]
                 x = [one["mean_length"] for one in groups]
                 y = [factor * one[key] for one in groups]
