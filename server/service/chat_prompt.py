@@ -56,14 +56,14 @@ async def chat_prompt(
     prompts = await tokenize(messages)
     longest = _longest(model, max_new_tokens)
     if options.drop_oldest_messages and len(prompts[0]) > longest:
-        prompts = await _without_oldest(messages, tokenize, longest) or prompts
+        prompts = await without_oldest(messages, tokenize, longest) or prompts
     return prompts, images
 
 
 def _longest(model: Model, max_new_tokens: int | None) -> int:
-    """The most tokens of a prompt that leaves room for an answer.
+    """The most tokens of a prompt that leaves room for ``max_new_tokens``.
 
-    Without ``max_new_tokens``, that is a quarter of the model's length, and never more.
+    That room is at most, and without ``max_new_tokens``, a quarter of the model's length.
     """
     if model.manifest.kind != Kind.DECODER:
         return model.max_source_length
@@ -71,7 +71,7 @@ def _longest(model: Model, max_new_tokens: int | None) -> int:
     return model.max_length - max(1, min(max_new_tokens or room, room))
 
 
-async def _without_oldest(
+async def without_oldest(
     messages: Sequence[Message],
     tokenize: Callable[[Sequence[Message]], Awaitable[list[tuple[int, ...]]]],
     longest: int,
@@ -83,9 +83,10 @@ async def _without_oldest(
     Returns:
         None if there is none.
     """
-    with_image = (index for index, message in enumerate(messages) if _has_image(message))
-    last = next(with_image, len(messages) - 1)
-    starts = [index for index in range(1, last + 1) if messages[index].role == "user"]
+    others = [index for index, message in enumerate(messages) if message.role != "system"]
+    with_image = (index for index in others if _has_image(messages[index]))
+    last = next(with_image, len(messages))
+    starts = [index for index in others[1:] if index <= last and messages[index].role == "user"]
     found = None
     low, high = 0, len(starts)
     while low < high:

@@ -1,4 +1,4 @@
-"""Fixtures: kernels, register widths of this CPU, a CUDA runtime, a bundle, access tokens."""
+"""Fixtures: a client, kernels, register widths of this CPU, a CUDA runtime, a bundle, tokens."""
 
 import gc
 import shutil
@@ -7,16 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from client.sync import Client
 from scripts.build_kernels import build_emulated_library
 from server.runtime.cuda import cudart
 from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import supported_kernels, use_registers
 from tests.cuda.libraries import StandIn, build_runtime
+from tests.serving import ServerProcess
 
 WIDTHS = [bits for bits in (256, 512, 8192) if use_registers(bits)]
 use_registers(0)
 
 TOKENS = "# who: what\n\nalice:first-token\nsecond.token==\n"
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    """A client of the module's own ``server``."""
+    with Client(server.target) as client:
+        yield client
 
 
 @pytest.fixture(scope="module", params=WIDTHS, ids=lambda bits: f"{bits} bits")

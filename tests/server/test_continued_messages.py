@@ -118,12 +118,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.target) as client:
-        yield client
-
-
-@pytest.fixture
 def expected(client: Client) -> str:
     """What follows the prompt as a text."""
     (output,) = client.generate("model", PROMPT, max_new_tokens=5).outputs

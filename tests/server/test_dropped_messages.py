@@ -1,6 +1,7 @@
 """Conversations that are too long for the model go on without their oldest messages."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ollama
@@ -10,6 +11,9 @@ import pytest
 from client.errors import TriuneError
 from client.sync import Client
 from client.types import Message
+from server.service.chat_prompt import without_oldest
+from server.text.chat import ContentPart
+from server.text.chat import Message as ServedMessage
 from tests.server.chat_models import chat_bundles
 from tests.server.test_grammar import metaspace
 from tests.serving import ServerProcess, server_process
@@ -34,12 +38,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     bundles = chat_bundles(tmp_path_factory.mktemp("dropped"), metaspace(), TEMPLATE, LENGTH)
     with server_process(bundles) as server:
         yield server
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.target) as client:
-        yield client
 
 
 def messages(turns: list[tuple[str, str]]) -> list[Message]:
@@ -93,6 +91,33 @@ def test_what_is_still_too_long_is_an_error(client: Client, turns: list[tuple[st
     with pytest.raises(TriuneError) as caught:
         answer(client, [SYSTEM, *turns], max_new_tokens=1, drop_oldest_messages=drops)
     assert [bad.field for bad in caught.value.violations] == ["messages"]
+
+
+@pytest.mark.parametrize("longest", range(10))
+@pytest.mark.parametrize("roles", ["suaua", "uauau", "suiau", "iuau", "suatausau", "sss", "u"])
+def test_the_search_finds_the_first_rest_that_fits(roles: str, longest: int) -> None:
+    """``roles``: system, user, assistant, tool, and a user with an image; a token each."""
+    names = {"s": "system", "u": "user", "a": "assistant", "t": "tool", "i": "user"}
+    image = (ContentPart(image=b"x"),)
+    turns = [ServedMessage(names[role], parts=image if role == "i" else ()) for role in roles]
+    tried = []
+
+    async def tokenize(kept: Sequence[ServedMessage]) -> list[tuple[int, ...]]:
+        tried.append(kept)
+        return [tuple(range(len(kept)))]
+
+    rests = [
+        "s" * roles[:start].count("s") + roles[start:]
+        for start, role in enumerate(roles)
+        if role in "ui" and set(roles[:start]) - {"s"} and "i" not in roles[:start]
+    ]
+    expected = next((rest for rest in rests if len(rest) <= longest), None)
+    found = asyncio.run(without_oldest(turns, tokenize, longest))
+    assert (found and len(found[0])) == (expected and len(expected))
+    assert len(tried) <= len(rests).bit_length()
+    assert {"".join(turn.role[0] for turn in kept) for kept in tried} <= {
+        rest.replace("i", "u") for rest in rests
+    }
 
 
 def test_other_protocols(server: ServerProcess, client: Client) -> None:
