@@ -27,6 +27,7 @@ from loadtest.machine import machine
 from model.bundle import Task
 from model.examples import TranslationExample, parse_examples
 from model.native_checkpoint import CONFIG_FILE, HELD_OUT_FILE, TOKENIZER_FILE, TRAINING_FILE
+from scripts.study import SYSTEMS
 from tests.benchmarks import reports
 from tests.benchmarks.study_quality import phonemes
 from tests.benchmarks.translation import (
@@ -38,14 +39,8 @@ from tests.benchmarks.translation import (
 )
 from tests.serving import ServerProcess, server_process
 
+RECIPES = ROOT / "train" / "recipes"
 TRAINED, SERVED = ROOT / "build" / "training", ROOT / "build" / "study"
-SYSTEMS = ("gru", "gru-additive", "transformer")
-# A training takes minutes on one core: only the shorter task has all systems.
-ALL_SYSTEMS = (
-    *("gru", "lstm-dot", "lstm-general", "gru-additive"),
-    *("transformer", "dot", "bilinear", "cosine", "additive"),
-    *("relative", "rotary", "window", "sandwich", "universal", "experts", "llama"),
-)
 # Texts of a timed batch, tokens of each of its outputs, and batches of a round.
 NUM_TEXTS, NUM_TOKENS, NUM_BATCHES = 16, 16, 20
 
@@ -58,28 +53,25 @@ class StudyTask:
     """
 
     name: str
-    systems: tuple[str, ...]
     unit: str
     bounds: tuple[int, ...]
     texts_of_group: int
 
 
 TASKS = (
-    StudyTask(
-        name="sound",
-        systems=ALL_SYSTEMS,
-        unit="letters",
-        bounds=(4, 6, 8, 10, 12, 14, 40),
-        texts_of_group=200,
-    ),
-    StudyTask(
-        name="en-it",
-        systems=SYSTEMS,
-        unit="words",
-        bounds=(5, 10, 15, 20, 30, 40, 80),
-        texts_of_group=100,
-    ),
+    StudyTask(name="sound", unit="letters", bounds=(4, 6, 8, 10, 12, 14, 40), texts_of_group=200),
+    StudyTask(name="en-it", unit="words", bounds=(5, 10, 15, 20, 30, 40, 80), texts_of_group=100),
 )
+
+
+def name_of(task: str, system: str) -> str:
+    """The name of a recipe and its model."""
+    return f"study-{task}-{system}"
+
+
+def systems(task: StudyTask) -> list[str]:
+    """The systems that have a recipe for ``task``."""
+    return [one for one in SYSTEMS if (RECIPES / f"{name_of(task.name, one)}.toml").is_file()]
 
 
 def length_of(task: StudyTask, text: str) -> int:
@@ -188,14 +180,14 @@ def training_of(name: str) -> dict[str, Any]:
 def measure(out: Path, rounds: int) -> dict[str, Any]:
     """The report; rows of systems that are not trained here are those of ``out``."""
     names = {
-        f"study-{task.name}-{system}": (task, system) for task in TASKS for system in task.systems
+        name_of(task.name, system): (task, system) for task in TASKS for system in systems(task)
     }
     trained = {
         name: pair for name, pair in names.items() if (TRAINED / name / CONFIG_FILE).is_file()
     }
+    load_before = os.getloadavg()[0]
     for name in trained:
         export_bundle(str(TRAINED / name), SERVED / name, "fp32", TRAINED / name / CONFIG_FILE)
-    load_before = os.getloadavg()[0]
     results: dict[str, dict[str, Any]] = {}
     with server_process(SERVED, "--threads", "1") as server, Client(server.target) as client:
         for name, (task, system) in trained.items():
@@ -216,7 +208,7 @@ def measure(out: Path, rounds: int) -> dict[str, Any]:
     kept = {}
     if out.exists():
         kept = {
-            f"study-{row['task']}-{row['system']}": row
+            name_of(row["task"], row["system"]): row
             for row in json.loads(out.read_text("utf-8"))["systems"]
         }
     return {

@@ -7,7 +7,7 @@ import pytest
 
 from model.examples import TranslationExample
 from scripts import study
-from tests.benchmarks.study import TASKS, groups, quality
+from tests.benchmarks.study import RECIPES, TASKS, groups, name_of, quality, systems
 
 SOUND, TRANSLATION = TASKS
 
@@ -17,9 +17,14 @@ def test_page_and_plots_are_current() -> None:
     assert study.outdated_plots() == []
 
 
+def test_every_recipe_is_of_a_system() -> None:
+    names = {name_of(task.name, system) for task in TASKS for system in systems(task)}
+    assert {path.stem for path in RECIPES.glob("study-*.toml")} == names
+
+
 def test_every_system_of_a_task_has_the_same_groups() -> None:
     for task in TASKS:
-        assert [row["system"] for row in study.rows_of(task.name)] == list(task.systems)
+        assert [row["system"] for row in study.rows_of(task.name)] == systems(task)
         found = {
             tuple((group["last"], group["num_texts"]) for group in row["quality"]["by_length"])
             for row in study.rows_of(task.name)
