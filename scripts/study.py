@@ -32,7 +32,7 @@ SYSTEMS = {
     "window": "Transformer, windows of three tokens (Beltagy et al. 2020, Longformer)",
     "sandwich": "Sandwich Transformer (Press et al. 2020)",
     "universal": "Universal Transformer, four steps (Dehghani et al. 2019)",
-    "experts": "Transformer, two of four experts (Fedus et al. 2021)",
+    "experts": "Transformer, two of four experts (Jiang et al. 2024, Mixtral)",
     "llama": "Transformer, the layers of LLaMA (Touvron et al. 2023)",
 }
 # More lines would hide each other.
