@@ -121,7 +121,8 @@ inline void expand(const PackedMatrix& matrix, const Pair* from, ExpandedBlock* 
 // R rows times the blocks or pairs of a panel.
 template <int R, typename Part>
 INLINE void multiply_parts(const uint8_t* quantized, const PackedMatrix& matrix,
-                           const Panels& panel, const Part* part, const PanelEpilogue& epilogue) {
+                           const Panels& panel, const Part* part, const PanelEpilogue& epilogue,
+                           RangePrefetcher& next_panels) {
   Floats totals[R][2];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -148,6 +149,7 @@ INLINE void multiply_parts(const uint8_t* quantized, const PackedMatrix& matrix,
   };
   constexpr int kBlocks = __is_same(Part, ExpandedBlock) ? 1 : 2;
   for (int64_t i = 0; i < matrix.num_blocks(); i += kBlocks, part++) {
+    next_panels.step();
     add_block(*part, 0);
     if constexpr (kBlocks == 2) add_block(*part, 1);
   }
@@ -164,14 +166,14 @@ INLINE void multiply_parts(const uint8_t* quantized, const PackedMatrix& matrix,
 // R rows times a panel of Pairs.
 template <int R, int P, typename Pair, Reading kReading>
 void multiply_micro_tile(const uint8_t* quantized, const PackedMatrix& matrix, const Panels& panel,
-                         const PanelEpilogue* epilogue, RangePrefetcher&) {
+                         const PanelEpilogue* epilogue, RangePrefetcher& next_panels) {
   const auto* const stored = parts_of<Pair>(panel.stored);
   if constexpr (kReading == Reading::kStored) {
-    multiply_parts<R>(quantized, matrix, panel, stored, *epilogue);
+    multiply_parts<R>(quantized, matrix, panel, stored, *epilogue, next_panels);
   } else {
     auto* const expanded = reinterpret_cast<ExpandedBlock*>(panel.expanded);
     if constexpr (kReading == Reading::kExpand) expand(matrix, stored, expanded);
-    multiply_parts<R>(quantized, matrix, panel, expanded, *epilogue);
+    multiply_parts<R>(quantized, matrix, panel, expanded, *epilogue, next_panels);
   }
 }
 

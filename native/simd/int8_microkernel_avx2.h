@@ -10,7 +10,9 @@
 
 namespace int8_matmul::SIMD {
 
-constexpr int kMr = 4, kNrPanels = 1, kUnroll = 4;
+constexpr int kMr = 4, kNrPanels = 1, kUnroll = 2;
+// Tiles of a panel from which on the next panel is prefetched. One tile alone is no slower than memory.
+constexpr int64_t kMinPrefetchTiles = 2;
 
 // Broadcasts four bytes of a row to all eight 32-bit lanes.
 INLINE __m256i broadcast_group(const uint8_t* row, uint64_t offset) {
@@ -30,7 +32,8 @@ INLINE __m256i maddubs_from_memory(const __m256i* w, __m256i x) {
 // hyperthread shares the execution ports.
 template <int R, int P>
 void multiply_micro_tile(const uint8_t* bytes, int64_t stride, const float* max_abs,
-                         const Panel* panels, const PanelEpilogue* epilogues, PanelPrefetcher) {
+                         const Panel* panels, const PanelEpilogue* epilogues,
+                         PanelPrefetcher prefetcher) {
   const Panel& panel = *panels;
   __m256i sums[R][2];
   const uint8_t* rows[R];
@@ -44,20 +47,29 @@ void multiply_micro_tile(const uint8_t* bytes, int64_t stride, const float* max_
   asm("" : "+x"(ones));  // keeps it in a register
   const __m256i* w = reinterpret_cast<const __m256i*>(panel.weights);
   int64_t g = 0;
-  for (; g < panel.num_paired; g += 2, w += 4) {
-    const __m256i w00 = _mm256_loadu_si256(w), w01 = _mm256_loadu_si256(w + 1);
-    const __m256i w10 = _mm256_loadu_si256(w + 2);
+  // Two loops: steps of a prefetcher without lines take time, too.
+  const auto multiply_pairs = [&](auto step) __attribute__((always_inline)) {
+    for (; g < panel.num_paired; g += 2, w += 4) {
+      step();
+      const __m256i w00 = _mm256_loadu_si256(w), w01 = _mm256_loadu_si256(w + 1);
+      const __m256i w10 = _mm256_loadu_si256(w + 2);
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-      const __m256i x0 = broadcast_group(rows[r], panel.group_begin[g]);
-      const __m256i x1 = broadcast_group(rows[r], panel.group_begin[g + 1]);
-      const __m256i low =
-          _mm256_add_epi16(_mm256_maddubs_epi16(x0, w00), _mm256_maddubs_epi16(x1, w10));
-      const __m256i high =
-          _mm256_add_epi16(_mm256_maddubs_epi16(x0, w01), maddubs_from_memory(w + 3, x1));
-      sums[r][0] = _mm256_add_epi32(sums[r][0], _mm256_madd_epi16(low, ones));
-      sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(high, ones));
+      for (int r = 0; r < R; r++) {
+        const __m256i x0 = broadcast_group(rows[r], panel.group_begin[g]);
+        const __m256i x1 = broadcast_group(rows[r], panel.group_begin[g + 1]);
+        const __m256i low =
+            _mm256_add_epi16(_mm256_maddubs_epi16(x0, w00), _mm256_maddubs_epi16(x1, w10));
+        const __m256i high =
+            _mm256_add_epi16(_mm256_maddubs_epi16(x0, w01), maddubs_from_memory(w + 3, x1));
+        sums[r][0] = _mm256_add_epi32(sums[r][0], _mm256_madd_epi16(low, ones));
+        sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(high, ones));
+      }
     }
+  };
+  if (prefetcher.has_lines()) {
+    multiply_pairs([&]() __attribute__((always_inline)) { prefetcher.step(); });
+  } else {
+    multiply_pairs([]() __attribute__((always_inline)) {});
   }
   for (; g < panel.num_groups; g++, w += 2) {
     const __m256i w0 = _mm256_loadu_si256(w), w1 = _mm256_loadu_si256(w + 1);

@@ -51,8 +51,9 @@ class Panels {
   float* scratch_ = nullptr;
 };
 
-// The micro-kernel: R adjacent rows times P panels.
-template <int R, int P>
+// The micro-kernel: R adjacent rows times P panels. Whether to prefetch is a template parameter, as
+// the steps of a prefetcher without lines take time, too.
+template <int R, int P, bool kPrefetches>
 void multiply_micro_tile(const float* x, const Panels& panels, int64_t num_inputs,
                          const PanelEpilogue* epilogues, PanelPrefetcher prefetcher) {
   constexpr int kVectors = P * kPanelVectors;
@@ -96,7 +97,7 @@ void multiply_micro_tile(const float* x, const Panels& panels, int64_t num_input
     for (int p = 1; p < P; p++) w[p] = w[p - 1] + panels.stride();
     int64_t i = begin;
     for (; i + kUnroll <= end; i += kUnroll) {
-      if constexpr (P == 2) prefetcher.step();
+      if constexpr (kPrefetches) prefetcher.step();
 #pragma unroll
       for (int input = 0; input < kUnroll; input++) multiply_add(input);
       advance(kUnroll);
@@ -124,15 +125,15 @@ int64_t next_tile_rows(const Rows& rows) {
 }
 
 // P panels times up to mc rows.
-template <int P>
+template <int P, bool kPrefetches>
 void multiply_panels(const float* x, Rows rows, const Panels& panels, int64_t num_inputs,
                      PanelEpilogue* epilogues) {
   PanelPrefetcher prefetcher(panels.after(P), kUnroll * kNrPanels, div_ceil(rows.count, kMr));
   while (rows.count) {
     const int64_t count = next_tile_rows(rows);
     with_static_count<kMr>(count, [&](auto mr) {
-      multiply_micro_tile<mr.kCount, P>(x + rows[0] * num_inputs, panels, num_inputs, epilogues,
-                                        prefetcher);
+      multiply_micro_tile<mr.kCount, P, kPrefetches>(x + rows[0] * num_inputs, panels, num_inputs,
+                                                     epilogues, prefetcher);
     });
     prefetcher.next_tile(num_inputs / kUnroll);
     rows = rows.slice(count, rows.count - count);
@@ -152,13 +153,18 @@ void multiply_fp32_panels(const float* x, const Rows& rows, const PackedMatrix& 
   if constexpr (kNrPanels == 2) {
     for (; index + 2 <= last; index += 2) {
       PanelEpilogue epilogues[] = {panel_epilogue(index), panel_epilogue(index + 1)};
-      multiply_panels<2>(x, rows, {floats, num_inputs}, num_inputs, epilogues);
+      multiply_panels<2, true>(x, rows, {floats, num_inputs}, num_inputs, epilogues);
       floats += 2 * num_inputs * kPanelWidth;
     }
   }
   for (; index < last; index++) {
     PanelEpilogue epilogues[] = {panel_epilogue(index)};
-    multiply_panels<1>(x, rows, {floats, num_inputs}, num_inputs, epilogues);
+    // In pairs of panels, the last one has no next ones; decompressed panels are cached.
+    if (kNrPanels == 1 && matrix.format == WeightFormat::kFloat32) {
+      multiply_panels<1, true>(x, rows, {floats, num_inputs}, num_inputs, epilogues);
+    } else {
+      multiply_panels<1, false>(x, rows, {floats, num_inputs}, num_inputs, epilogues);
+    }
     floats += num_inputs * kPanelWidth;
   }
 }
@@ -174,7 +180,7 @@ void multiply(const float* x, const Rows& rows, const PackedMatrix& matrix,
     for (int64_t index = first_panel; index < last_panel; index++) {
       PanelEpilogue epilogues[] = {
           PanelEpilogue(epilogue, matrix.num_outputs, rows, index, y)};
-      multiply_panels<1>(x, rows, {matrix, index, scratch}, num_inputs, epilogues);
+      multiply_panels<1, false>(x, rows, {matrix, index, scratch}, num_inputs, epilogues);
     }
     return;
   }
