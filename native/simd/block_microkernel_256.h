@@ -17,7 +17,6 @@ using PanelEpilogue = ::SIMD::PanelEpilogue<Factors::kRounded>;
 template <int P>
 constexpr int kMr = 3;
 constexpr int kNrPanels = 1;
-constexpr int64_t kMaxStoredRows = 32;
 
 // totals += sums times the scales of rows and outputs.
 template <int R>

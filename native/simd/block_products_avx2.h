@@ -10,6 +10,8 @@
 
 namespace block_matmul::SIMD {
 
+constexpr int64_t kMaxStoredRows = 8;
+
 // Of R rows times one panel.
 template <int R>
 using Sums = Ints[R][2];
