@@ -1,10 +1,12 @@
 """Resources of a running export: a temporary folder, PyTorch's threads, and its end by a signal."""
 
+import fcntl
+import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -12,6 +14,8 @@ from torch import Tensor
 
 from export.errors import ExportError
 from export.offload import LARGE_BYTES, num_bytes
+
+PREFIX = ".export-"  # of temporary folders
 
 
 @contextmanager
@@ -34,20 +38,55 @@ def few_threads(weights: Mapping[str, Tensor]) -> Iterator[None]:
 def scratch_folder(root: Path) -> Iterator[Path]:
     """A temporary folder inside ``root``, on the same file system; a rename may keep it.
 
+    Removes the folders there of exports that were killed.
+
     Raises:
         ExportError: a file could not be written there, for example because the disk is full.
     """
-    directory = None
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        directory = Path(tempfile.mkdtemp(prefix=".export-", dir=root))
-        directory.chmod(0o755)
-        yield directory
+        with ExitStack() as stack:
+            root.mkdir(parents=True, exist_ok=True)
+            with _locked(root, wait=True) as is_alone:  # no other export makes or removes one
+                if is_alone:
+                    _remove_unlocked(root)
+                directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+                stack.enter_context(_locked(directory, wait=False))
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            directory.chmod(0o755)
+            yield directory
     except OSError as error:
         raise ExportError(f"cannot write to {root}: {error.strerror or error}") from error
+
+
+def _remove_unlocked(root: Path) -> None:
+    """Removes the temporary folders in ``root`` whose exports have ended."""
+    for folder in root.glob(f"{PREFIX}*"):
+        with _locked(folder, wait=False) as has_ended:
+            if has_ended:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
+    """Locks a folder, until the process ends at the latest.
+
+    Yields whether it could: some file systems have no locks, and without ``wait`` another process
+    may have this one.
+    """
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError:  # it was renamed or removed
+        yield False
+        return
+    try:
+        is_locked = True
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            is_locked = False
+        yield is_locked
     finally:
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
 
 
 @contextmanager
