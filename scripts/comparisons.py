@@ -3,19 +3,22 @@
     python -m scripts.comparisons [--check]
 
 The reports come from ``python -m loadtest compare``. All rows go to ``docs/performance.md``, those
-of a Zen 5 to a table of their own, and a selection to ``README.md``. ``--check`` changes nothing
-and fails if a document differs from the reports.
+of ``OTHER_MACHINES`` to tables of their own, and a selection to ``README.md``. ``--check`` changes
+nothing and fails if a document differs from the reports.
 """
 
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from scripts.fidelity import Fidelity, Row
 from scripts.generated_sections import ROOT, Section, main
 
 RESULTS = ROOT / "loadtest" / "results"
+OTHER_MACHINES = ("zen5", "zen3")
+"""Prefixes of reports, and names of their tables."""
 NATIVE = "triune"
 INVERSE_SECONDS = "1 / seconds "
 """Prefix of metrics that are inverted times, so that more is better in every row."""
@@ -171,8 +174,8 @@ def _render_table() -> str:
     return f"{table(rows, Fidelity.committed(rows))}\n\n{machines(rows)}"
 
 
-def _render_zen5() -> str:
-    rows = committed("zen5")
+def _render_table_of(prefix: str) -> str:
+    rows = committed(prefix)
     return table(rows, Fidelity.committed(rows))
 
 
@@ -183,7 +186,14 @@ def _render_summary() -> str:
 
 SECTIONS = (
     Section(document=ROOT / "docs" / "performance.md", name="comparisons", render=_render_table),
-    Section(document=ROOT / "docs" / "performance.md", name="zen5", render=_render_zen5),
+    *(
+        Section(
+            document=ROOT / "docs" / "performance.md",
+            name=prefix,
+            render=partial(_render_table_of, prefix),
+        )
+        for prefix in OTHER_MACHINES
+    ),
     Section(document=ROOT / "README.md", name="summary", render=_render_summary),
 )
 

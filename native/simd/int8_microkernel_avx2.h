@@ -11,7 +11,7 @@
 namespace int8_matmul::SIMD {
 
 constexpr int kMr = 4, kNrPanels = 1, kUnroll = 2;
-// Tiles of a panel from which on the next panel is prefetched. One tile alone is no slower than memory.
+// Tiles of a panel from which on the next panel is prefetched: one alone is as fast as memory.
 constexpr int64_t kMinPrefetchTiles = 2;
 
 // Broadcasts four bytes of a row to all eight 32-bit lanes.
