@@ -10,7 +10,7 @@
 
 namespace block_matmul::SIMD {
 
-constexpr int64_t kMaxStoredRows = 8;
+constexpr int64_t kMaxStoredRows = kMinExpandedRows - 1;
 
 // Of R rows times one panel.
 template <int R>

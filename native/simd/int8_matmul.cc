@@ -121,9 +121,8 @@ void multiply_panels(const uint8_t* bytes, int64_t stride, const float* max_abs,
     return multiply_panels_in_tiles<P>(bytes, stride, max_abs, num_rows, panels, epilogues);
   }
 #endif
-  const int64_t num_tiles = div_ceil(num_rows, kMr);
-  PanelPrefetcher prefetcher(panels[P - 1].weights + stride * kPanelWidth,
-                             num_tiles < kMinPrefetchTiles ? 0 : kUnroll * kNrPanels, num_tiles);
+  PanelPrefetcher prefetcher(panels[P - 1].weights + stride * kPanelWidth, kUnroll * kNrPanels,
+                             div_ceil(num_rows, kMr));
   while (num_rows) {
     const int64_t count = div_ceil(num_rows, div_ceil(num_rows, kMr));
     with_static_count<kMr>(count, [&](auto mr) {

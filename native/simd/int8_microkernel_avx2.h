@@ -11,8 +11,6 @@
 namespace int8_matmul::SIMD {
 
 constexpr int kMr = 4, kNrPanels = 1, kUnroll = 2;
-// Tiles of a panel from which on the next panel is prefetched: one alone is as fast as memory.
-constexpr int64_t kMinPrefetchTiles = 2;
 
 // Broadcasts four bytes of a row to all eight 32-bit lanes.
 INLINE __m256i broadcast_group(const uint8_t* row, uint64_t offset) {
@@ -47,7 +45,8 @@ void multiply_micro_tile(const uint8_t* bytes, int64_t stride, const float* max_
   asm("" : "+x"(ones));  // keeps it in a register
   const __m256i* w = reinterpret_cast<const __m256i*>(panel.weights);
   int64_t g = 0;
-  // Two loops: steps of a prefetcher without lines take time, too.
+  // Two loops: steps of a prefetcher without lines take time, too. A tile that is alone, and would
+  // prefetch all lines, is as fast as memory without prefetches.
   const auto multiply_pairs = [&](auto step) __attribute__((always_inline)) {
     for (; g < panel.num_paired; g += 2, w += 4) {
       step();
@@ -66,7 +65,8 @@ void multiply_micro_tile(const uint8_t* bytes, int64_t stride, const float* max_
       }
     }
   };
-  if (prefetcher.has_lines()) {
+  const int64_t lines_per_step = prefetcher.lines_per_step();
+  if (lines_per_step > 0 && lines_per_step < kUnroll) {
     multiply_pairs([&]() __attribute__((always_inline)) { prefetcher.step(); });
   } else {
     multiply_pairs([]() __attribute__((always_inline)) {});

@@ -12,8 +12,6 @@
 namespace int8_matmul::SIMD {
 
 constexpr int kMr = 12, kNrPanels = 2;  // sums in 24 of 32 registers
-// Tiles of a panel from which on the next panels are prefetched.
-constexpr int64_t kMinPrefetchTiles = 1;
 // Groups per iteration of the inner loop, in which panels hold kUnroll * kNrPanels cache lines.
 constexpr int kUnroll = 4;
 

@@ -12,8 +12,6 @@
 namespace int8_matmul::SIMD {
 
 constexpr int kMr = 4, kNrPanels = 1;  // sums in 16 of 32 registers
-// Tiles of a panel from which on the next panels are prefetched.
-constexpr int64_t kMinPrefetchTiles = 1;
 constexpr int kUnroll = 4;  // groups in a register of inputs
 
 // The micro-kernel: R rows times one panel.

@@ -34,8 +34,7 @@ class PanelPrefetcher {
   INLINE PanelPrefetcher(const void* begin, int64_t num_lines, int64_t num_tiles)
       : lines_(begin), num_left_(num_lines), lines_per_step_(div_ceil(num_lines, num_tiles)) {}
 
-  // Whether this tile's steps prefetch.
-  INLINE bool has_lines() const { return lines_per_step_ > 0; }
+  INLINE int64_t lines_per_step() const { return lines_per_step_; }
   INLINE void step() {
     for (int64_t i = 0; i < lines_per_step_; i++) lines_.fetch();
   }
