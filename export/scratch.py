@@ -74,19 +74,22 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
     may have this one.
     """
     try:
-        lock = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
     except OSError:  # it was renamed or removed
         yield False
         return
     try:
-        is_locked = True
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            is_locked = False
-        yield is_locked
+        yield _lock(descriptor, wait=wait)
     finally:
-        os.close(lock)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, *, wait: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

@@ -21,14 +21,18 @@ with scratch_folder(Path(sys.argv[1])) as folder:
 """
 
 
+def hold(root: Path) -> "subprocess.Popen[str]":
+    """A process that keeps a temporary folder until its input ends."""
+    command = [sys.executable, "-c", HOLD, str(root)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
+
+
 def test_the_folders_of_killed_exports_are_removed_and_of_running_ones_kept(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
-    with (
-        subprocess.Popen(command, **pipes) as killed,  # type: ignore[call-overload]
-        subprocess.Popen(command, **pipes) as running,  # type: ignore[call-overload]
-    ):
-        left, used = (process.stdout.readline().strip() for process in (killed, running))
+    with hold(tmp_path) as killed, hold(tmp_path) as running:
+        assert killed.stdout is not None
+        assert running.stdout is not None
+        left, used = killed.stdout.readline().strip(), running.stdout.readline().strip()
         assert {path.name for path in tmp_path.iterdir()} == {left, used}
         killed.kill()
         killed.wait()
