@@ -19,11 +19,16 @@ from torch import Tensor
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.hub import PREFIX, Pulled, pull
+from export.importers.native_adapter import (
+    import_native_adapter,
+    is_native_adapter,
+    rank_of_native,
+)
 from export.importers.registry import import_adapted
 from export.readers.lora import ADAPTER_FILE, is_adapter
 from export.scratch import few_threads
 from export.smooth_quant import ChannelScales
-from export.sources import DEFAULT_SOURCES, SHIPPED_SOURCES
+from export.sources import DEFAULT_SOURCES, SHIPPED_SOURCES, load_checkpoint
 from export.tokenization.hugging_face import read_fields
 from model.adapters import AdapterSpec
 from model.bundle import NAME_PATTERN, EmbeddingKind
@@ -153,13 +158,15 @@ def read_adapters(
 
 def _find(name: str, source: str) -> Pulled:
     found = pull(source) if source.startswith(PREFIX) else Pulled(path=Path(source), source="")
-    if not is_adapter(found.path):
+    if not is_adapter(found.path) and not is_native_adapter(found.path):
         raise SourceError(f"--adapter {name}: {source} is no adapter: no {ADAPTER_FILE}")
     return found
 
 
 def _import(path: Path, base: str, tower: str | None, vectors: EmbeddingKind | None) -> Checkpoint:
     """The model ``base`` with the adapter in ``path``."""
+    if is_native_adapter(path):
+        return import_native_adapter(path, load_checkpoint(base, tower, vectors))
     if base in DEFAULT_SOURCES:
         with DEFAULT_SOURCES[base].whole() as folder:
             return import_adapted(path, folder, tower, vectors)
@@ -193,6 +200,8 @@ def _vocabulary(checkpoint: Checkpoint) -> dict[str, object]:
 
 def _rank(path: Path) -> int:
     """The largest rank of the adapter in ``path``."""
+    if is_native_adapter(path):
+        return rank_of_native(path)
     config = read_fields(path / ADAPTER_FILE)
     patterns = config.fields("rank_pattern")
     return max([config.integer("r", 8), *(patterns.integer(name) for name in patterns)])

@@ -1,10 +1,12 @@
 """A trained model in this project's own format, as importers return it."""
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
+from safetensors.torch import save
 from tokenizers import Tokenizer
 
 from export.errors import SourceError, WeightsError
@@ -91,6 +93,12 @@ class Checkpoint:
     def images(self, count: int, seed: int) -> list[Pixels]:
         """At most ``count`` images: its own, or generated from ``seed``; none for texts."""
         return [] if self.image is None else images_of(self.image, self.samples, count, seed)
+
+
+def weights_sha256(weights: Mapping[str, torch.Tensor]) -> str:
+    """Hash of ``weights`` as safetensors, in the order of their names."""
+    ordered = {name: weight.contiguous() for name, weight in sorted(weights.items())}
+    return hashlib.sha256(save(ordered)).hexdigest()
 
 
 def is_finite(weight: torch.Tensor) -> bool:

@@ -13,6 +13,11 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.hub import PREFIX, Pulled, pull
 from export.importers.adapted import base_of
+from export.importers.native_adapter import (
+    base_of_native,
+    import_native_adapter,
+    is_native_adapter,
+)
 from export.importers.registry import import_adapted, import_path
 from export.packages import DefaultSource, PackageFile
 from export.readers.lora import is_adapter
@@ -216,8 +221,8 @@ def load_checkpoint(
     Args:
         tower: the part of a model of images and texts to export: "image" or "text".
         vectors: the kind of vectors, for a model whose files do not say which it returns.
-        base: the model that an adapter changes: a folder or ``hf:OWNER/NAME``. By default, the one
-            that the adapter names.
+        base: the model that an adapter changes: a folder or ``hf:OWNER/NAME``, for an adapter that
+            ``train`` wrote also a default model. By default, the one that the adapter names.
 
     Raises:
         SourceError: the source does not exist or is damaged; for a default that is not
@@ -260,6 +265,12 @@ def _load(
         checkpoint = import_adapted(path, changed.path, tower, vectors)
         origins = [name for name in (origin, changed.source) if name]
         return dataclasses.replace(checkpoint, source=" on ".join(origins) or None)
+    if is_native_adapter(path):
+        try:
+            model = load_checkpoint(base or base_of_native(path), tower, vectors)
+        except SourceError as error:
+            raise SourceError(f"{path}: the model that it changes: {error}; see --base") from error
+        return dataclasses.replace(import_native_adapter(path, model), source=origin)
     if base is not None:
         raise UnsupportedError(f"--base: {path} is a whole model, not an adapter")
     return dataclasses.replace(import_path(path, tower, vectors), source=origin)

@@ -5,6 +5,7 @@ Positions are characters; bytes are base64. Imports no torch.
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -17,24 +18,47 @@ class TranslationExample(Record, frozen=True, kw_only=True):
     target: str
 
 
+class ChatTurn(Record, frozen=True, kw_only=True):
+    """A message of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
 class TextExample(Record, frozen=True, kw_only=True):
-    """A text for a decoder.
+    """A text for a decoder, or a conversation with it.
 
     Attributes:
         prompt: what ``text`` follows.
         image: a PNG file that ``text`` is about.
+        messages: a conversation that ends with an answer of the assistant, in place of a text.
 
     Raises:
-        ValueError: there are a prompt and an image.
+        ValueError: there are a prompt and an image; or there is neither a text nor a conversation,
+            or both; or the conversation does not end with an answer.
     """
 
-    text: str
+    text: str = ""
     prompt: str = ""
     image: bytes | msgspec.UnsetType = msgspec.UNSET  # unset: JSON omits the field
+    messages: tuple[ChatTurn, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.image and self.prompt:
             raise ValueError("an image has no prompt")
+        if isinstance(self.messages, msgspec.UnsetType):
+            if not self.text and not self.prompt:
+                raise ValueError("needs a text or messages")
+            return
+        if self.text or self.prompt or self.image:
+            raise ValueError("has messages and a text, a prompt or an image")
+        if len(self.messages) < 2 or self.messages[-1].role != "assistant":
+            raise ValueError("messages must end with one of the assistant, after another")
+
+    @property
+    def turns(self) -> tuple[ChatTurn, ...]:
+        """The messages of a conversation; empty for a text."""
+        return () if isinstance(self.messages, msgspec.UnsetType) else self.messages
 
 
 class MaskedExample(Record, frozen=True, kw_only=True):

@@ -20,6 +20,10 @@ WEIGHTS_FILE = "model.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
 TRAINING_FILE = "training.json"
 HELD_OUT_FILE = "held_out.jsonl"
+# In place of WEIGHTS_FILE: what training added to the weights of another model. ``NAME.adapter.a``
+# and ``NAME.adapter.b`` are the factors of the change of ``NAME.weight``; others are whole weights.
+ADAPTER_FILE = "adapter.safetensors"
+ADAPTER_PART = "adapter"
 
 
 class HeldOut(Record, frozen=True, kw_only=True):
@@ -29,12 +33,28 @@ class HeldOut(Record, frozen=True, kw_only=True):
     sha256: str
 
 
+class ChangedModel(Record, frozen=True, kw_only=True):
+    """The model that an adapter changes.
+
+    Attributes:
+        source: a default model's name, ``hf:OWNER/NAME``, or a path relative to this folder.
+        sha256: hash of its weights as safetensors, in the order of their names.
+        rank: the largest of the changes.
+    """
+
+    source: str
+    sha256: str
+    rank: Size
+
+
 class NativeConfig(Record, frozen=True, kw_only=True):
     """``config.json``. ``architecture`` is for information only.
 
     Attributes:
         image: the preprocessing of a model of images.
         sample_images: PNG files from training, for all checks of a model of images.
+        languages: the tokens of a multilingual model's languages.
+        adapter: the model to whose weights those of the folder are added.
     """
 
     format: Literal["triune"] = "triune"
@@ -56,3 +76,6 @@ class NativeConfig(Record, frozen=True, kw_only=True):
     sample_inputs: tuple[str, ...] = ()
     sample_images: tuple[bytes, ...] = ()
     held_out: HeldOut | None = None
+    chat_template: str | None = None
+    languages: dict[str, int] = msgspec.field(default_factory=dict)
+    adapter: ChangedModel | None = None

@@ -23,6 +23,7 @@ ALLOWED = {
         "export.checkpoint",
         "export.errors",
         "export.importers.native",
+        "export.importers.native_adapter",
         "export.sources",
     },
     "server": {
@@ -36,6 +37,7 @@ ALLOWED = {
         "model.bundle_files",
         "model.chat_template",
         "model.images",
+        "model.languages",
         "model.late_interaction",
         "model.quality",
         "model.shortlist",

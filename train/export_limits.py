@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from model.config import ScoreKind
 from model.fused import EXPERT_ACTIVATIONS, HEAD_MULTIPLE, ROTARY_HEAD_MULTIPLE
 from model.variants import MATRIX_SCORES
-from train.recipe import ModelRecipe, ObjectiveKind, Positions, has_source
+from train.recipe import WITH_SOURCE, ModelRecipe, ObjectiveKind, Positions
 
 
 def export_conflicts(model: ModelRecipe, objective: ObjectiveKind) -> Iterator[str]:
     """Problems of a Transformer's layers, each with the field's name."""
     has_encoder = objective != ObjectiveKind.NEXT_TOKEN
-    has_decoder = objective == ObjectiveKind.NEXT_TOKEN or has_source(objective)
+    has_decoder = objective == ObjectiveKind.NEXT_TOKEN or objective in WITH_SOURCE
     in_blocks = model.window is not None and has_encoder
     if in_blocks and model.positions == Positions.RELATIVE:
         yield "model.positions: an encoder's window does not work with relative positions"

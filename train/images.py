@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 from PIL import Image
-from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from model.bundle import ImageSpec, MultiVector
@@ -19,8 +18,9 @@ from model.images import ImageError, Pixels, decode_image
 from train.batches import Row
 from train.errors import RecipeError
 from train.image_recipe import AugmentationRecipe
-from train.objectives import TextRowEncoder, target_row
 from train.recipe import ObjectiveKind, Recipe
+from train.rows import TextRowEncoder, target_row
+from train.vocabulary import Vocabulary
 
 NUM_SAMPLES = 32
 MAX_SAMPLE_BYTES = 1 << 20
@@ -91,9 +91,9 @@ class TextImageRowEncoder:
 
 @dataclass(frozen=True)
 class ImageToTextRowEncoder:
-    """Turns images and the texts about them into rows, with the tokenizer of the texts."""
+    """Turns images and the texts about them into rows, with the vocabulary of the texts."""
 
-    tokenizer: Tokenizer
+    vocabulary: Vocabulary
     spec: ImageSpec
 
     def encode(self, _objective: ObjectiveKind, example: Any) -> list[Row]:
@@ -103,7 +103,7 @@ class ImageToTextRowEncoder:
             ValueError: it has no image, or a damaged one.
         """
         pixels = _pixels(example, self.spec)
-        row = target_row(self.tokenizer, example.text)
+        row = target_row(self.vocabulary, example.text)
         return [replace(row, pixels=pixels, num_image_tokens=self.spec.num_tokens)]
 
 
@@ -112,7 +112,7 @@ RowEncoder = TextRowEncoder | ImageRowEncoder | TextImageRowEncoder | ImageToTex
 
 def encoder_of(
     objective: ObjectiveKind,
-    tokenizer: Tokenizer | None,
+    vocabulary: Vocabulary | None,
     image: ImageSpec | None,
     labels: tuple[str, ...],
     reading: MultiVector | None = None,
@@ -124,13 +124,13 @@ def encoder_of(
     Raises:
         ValueError: the model reads neither texts nor images.
     """
-    if tokenizer is None and image is not None:
+    if vocabulary is None and image is not None:
         return ImageRowEncoder(image, labels)
-    if tokenizer is None:
+    if vocabulary is None:
         raise ValueError("neither texts nor images")
     if objective == ObjectiveKind.IMAGE_TO_TEXT and image is not None:
-        return ImageToTextRowEncoder(tokenizer, image)
-    texts = TextRowEncoder(tokenizer, labels, reading)
+        return ImageToTextRowEncoder(vocabulary, image)
+    texts = TextRowEncoder(vocabulary, labels, reading)
     return texts if image is None else TextImageRowEncoder(texts, image)
 
 

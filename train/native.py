@@ -1,34 +1,42 @@
 """Writes a finished training as a native checkpoint (:mod:`model.native_checkpoint`)."""
 
+import math
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 from safetensors.torch import save
-from tokenizers import Tokenizer
 
-from model.bundle import ImageSpec, MultiVector, ScoreFunction, SpecialTokens, Task
+from export.checkpoint import Checkpoint
+from model.bundle import ScoreFunction, Task
 from model.config import ModelConfig
 from model.examples import Example, write_examples
 from model.native_checkpoint import (
+    ADAPTER_FILE,
     CONFIG_FILE,
     HELD_OUT_FILE,
     TOKENIZER_FILE,
     TRAINING_FILE,
     WEIGHTS_FILE,
+    ChangedModel,
     HeldOut,
     NativeConfig,
 )
+from model.transformer import Transformer, parameter_shapes
+from train.adapter import scaled_factors
 from train.data.dataset import Dataset, Origin, hash_of, texts_of
 from train.data.sources import OBJECTIVE_TASKS
 from train.errors import TrainingError
 from train.images import sample_images
+from train.inputs import Inputs
 from train.recipe import ObjectiveKind, Recipe, StoredPrecision
 from train.retrieval_architecture import embedding_of
-from train.start import StartRecord
+from train.start import StartRecord, is_name
 from train.trainer import Result
 
 NUM_SAMPLES = 6
@@ -47,6 +55,7 @@ class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
         commit: the commit of the code; ends with ``-dirty`` if there were local changes.
         num_train, num_validation: numbers of examples; for relevance, of pairs of query and
             document.
+        num_parameters, num_trained: numbers of elements of all weights, and of the trained ones.
         num_dropped: number of those for training that were longer than the recipe allows.
         seconds, cpu_seconds: of the steps and validations; the processor time is that of the first
             process, and does not grow when other programs share the machine.
@@ -63,6 +72,7 @@ class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
     num_held_out: int
     num_dropped: int
     num_parameters: int
+    num_trained: int
     num_steps: int
     num_target_tokens: int
     seconds: float
@@ -83,24 +93,20 @@ class _RecordedRecipe(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
-    """The inputs of a model: texts, with a tokenizer, images, or both.
+class Trained:
+    """A trained model. ``start``: the one that it began as."""
 
-    ``reading``: how queries and documents are tokenized.
-    """
-
-    tokenizer: Tokenizer | None
-    tokens: SpecialTokens
-    image: ImageSpec | None
-    reading: MultiVector | None = None
+    config: ModelConfig
+    inputs: Inputs
+    labels: tuple[str, ...]
+    start: Checkpoint | None = None
 
 
 def write_checkpoint(
     folder: Path,
     recipe: Recipe,
-    config: ModelConfig,
-    inputs: Inputs,
-    labels: tuple[str, ...],
+    recipe_folder: Path,
+    trained: Trained,
     dataset: Dataset,
     result: Result,
     record: TrainingRecord,
@@ -111,42 +117,74 @@ def write_checkpoint(
         TrainingError: the weights cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    found, file = result.weights, WEIGHTS_FILE
+    if recipe.adapter is not None:
+        found, file = scaled_factors(found, recipe.adapter), ADAPTER_FILE
     dtype = STORED_DTYPES[recipe.stored_precision]
-    weights = {name: weight.to(dtype).contiguous() for name, weight in result.weights.items()}
+    weights = {name: weight.to(dtype).contiguous() for name, weight in found.items()}
     try:
         # save_file would make a file that only its owner can read.
-        (folder / WEIGHTS_FILE).write_bytes(save(weights))
+        (folder / file).write_bytes(save(weights))
     except OSError as error:
-        raise TrainingError(f"cannot write {folder / WEIGHTS_FILE}: {error.strerror}") from error
-    if inputs.tokenizer is not None:
-        (folder / TOKENIZER_FILE).write_text(inputs.tokenizer.to_str(), encoding="utf-8")
+        raise TrainingError(f"cannot write {folder / file}: {error.strerror}") from error
+    if trained.inputs.tokenizer is not None:
+        (folder / TOKENIZER_FILE).write_text(trained.inputs.tokenizer.to_str(), encoding="utf-8")
     write_examples(folder / HELD_OUT_FILE, dataset.held_out)
     (folder / TRAINING_FILE).write_bytes(_json(record))
-    is_translation = recipe.objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
-    reads_texts = inputs.tokenizer is not None and config.reads_texts
     native = NativeConfig(
         name=recipe.name,
         license=recipe.license,
-        tasks=_tasks(recipe),
-        model=config,
-        special_tokens=inputs.tokens,
-        labels=labels,
-        score_function=SCORE_FUNCTIONS.get(recipe.objective),
-        embedding=embedding_of(recipe.retrieval, config, inputs.reading)
-        if recipe.retrieval is not None and inputs.reading is not None
-        else None,
-        source_language=recipe.source_language,
-        target_language=recipe.target_language,
-        max_input_tokens=recipe.data.max_length if reads_texts else None,
-        max_length_factor=recipe.max_length_factor if is_translation else None,
-        image=inputs.image,
-        sample_inputs=_samples(dataset.held_out) if inputs.tokenizer else (),
-        sample_images=sample_images(dataset.train) if inputs.image else (),
+        model=trained.config,
+        special_tokens=trained.inputs.tokens,
+        image=trained.inputs.image,
+        sample_inputs=_samples(dataset.held_out) if trained.inputs.tokenizer else (),
+        sample_images=sample_images(dataset.train) if trained.inputs.image else (),
         held_out=HeldOut(name=f"{dataset.name} held out", sha256=hash_of(dataset.held_out)),
+        adapter=_changed_model(folder, recipe, recipe_folder, record.start_from),
+        **_use(recipe, trained),
     )
     partial = folder / f"{CONFIG_FILE}.partial"
     partial.write_bytes(_json(native))
     partial.replace(folder / CONFIG_FILE)
+
+
+def _use(recipe: Recipe, trained: Trained) -> dict[str, Any]:
+    """How the model is used: the fields of its configuration that say so."""
+    start = trained.start
+    is_translation = recipe.objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
+    reads_texts = trained.inputs.tokenizer is not None and trained.config.reads_texts
+    of_recipe = {
+        "tasks": _tasks(recipe),
+        "source_language": recipe.source_language,
+        "target_language": recipe.target_language,
+        "max_length_factor": recipe.max_length_factor if is_translation else None,
+    }
+    if start is None or trained.config != start.config or recipe.retrieval is not None:
+        embedding = None
+        if recipe.retrieval is not None and trained.inputs.reading is not None:
+            embedding = embedding_of(recipe.retrieval, trained.config, trained.inputs.reading)
+        return of_recipe | {
+            "labels": trained.labels,
+            "score_function": SCORE_FUNCTIONS.get(recipe.objective),
+            "embedding": embedding,
+            "max_input_tokens": recipe.data.max_length if reads_texts else None,
+        }
+    kept: tuple[str, ...] = ("max_input_tokens", "chat_template", "languages", "architecture")
+    # A text may become another than the translation that start_from wrote.
+    if recipe.adapter is not None or start.languages or not is_translation:
+        kept = (*kept, *of_recipe)
+    return of_recipe | {name: getattr(start, name) for name in kept}
+
+
+def _changed_model(
+    folder: Path, recipe: Recipe, recipe_folder: Path, start: StartRecord | None
+) -> ChangedModel | None:
+    source = recipe.start_from
+    if recipe.adapter is None or source is None or start is None:
+        return None
+    if not is_name(source):
+        source = os.path.relpath(recipe_folder / source, folder)
+    return ChangedModel(source=source, sha256=start.sha256, rank=recipe.adapter.rank)
 
 
 def recorded_recipe(folder: Path) -> Recipe | None:
@@ -186,9 +224,9 @@ def commit_of_code() -> str:
     return f"{commit}-dirty" if commit and git("status", "--porcelain", "-uno") else commit
 
 
-def num_parameters(weights: dict[str, torch.Tensor]) -> int:
-    """Number of elements of all weights."""
-    return sum(weight.numel() for weight in weights.values())
+def num_parameters(model: Transformer) -> int:
+    """Number of elements of all weights, without an adapter."""
+    return sum(math.prod(shape) for shape in parameter_shapes(model.config).values())
 
 
 def _json(value: object) -> bytes:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from train.batches import Row
 from train.images import augment_row
-from train.objectives import mask_row, pair_rows
 from train.recipe import ObjectiveKind, Recipe
+from train.rows import mask_row, pair_rows
+from train.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Preparation:
 
     recipe: Recipe
     rows: Sequence[Row]
-    vocabulary_size: int
+    vocabulary: Vocabulary | None
 
     def lengths(self, epoch: int) -> list[int]:
         """Length of each row in ``epoch``, in tokens."""
@@ -31,12 +32,12 @@ class Preparation:
         training, row = self.recipe.training, self.rows[index]
         if training.augmentation is not None:
             return augment_row(row, training.augmentation, self._rng(index, epoch))
-        if self.recipe.objective != ObjectiveKind.MASKED:
+        if self.recipe.objective != ObjectiveKind.MASKED or self.vocabulary is None:
             return row
         rng = self._rng(index, epoch)
         if training.next_sentence:
             row = self._paired(index, rng)
-        return mask_row(row, training.mask_share, self.vocabulary_size, rng)
+        return mask_row(row, training.mask_share, self.vocabulary, rng)
 
     def _paired(self, index: int, rng: random.Random) -> Row:
         """The row, or its first text with another row's second; whole if that is too long."""

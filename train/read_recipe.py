@@ -14,6 +14,7 @@ from train.export_limits import export_conflicts
 from train.image_recipe import MAX_TOKENS, ImageStreamRecipe, PatchesRecipe
 from train.recipe import (
     ATTENTION_POSITIONS,
+    WITH_SOURCE,
     ModelRecipe,
     ObjectiveKind,
     Placement,
@@ -21,13 +22,13 @@ from train.recipe import (
     Recipe,
     RecurrentRecipe,
     TokenizerKind,
-    has_source,
 )
 from train.retrieval_recipe import MIN_LENGTH, conflicts
 
 # The objectives of Debian's sources that are not parallel texts.
 DEBIAN_OBJECTIVES = {
     "sections": (ObjectiveKind.CLASSIFICATION,),
+    "summaries": (ObjectiveKind.SEQUENCE_TO_SEQUENCE, ObjectiveKind.NEXT_TOKEN),
     "relevance": (ObjectiveKind.RELEVANCE, ObjectiveKind.RETRIEVAL),
 }
 
@@ -98,13 +99,7 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
     """Problems that involve several fields."""
     training, objective = recipe.training, recipe.objective
     patches = None if recipe.model is None else recipe.model.patches
-    if recipe.start_from is None:
-        needed = ("tokenizer", "model") if has_texts(recipe) else ("model",)
-        for name in needed:
-            if getattr(recipe, name) is None:
-                yield f"{name}: missing; only a recipe with start_from can do without"
-    elif recipe.tokenizer is not None:
-        yield "tokenizer: start_from brings its own"
+    yield from _start_conflicts(recipe)
     if recipe.model is not None:
         yield from _model_conflicts(recipe, recipe.model)
     if patches is not None and recipe.model is not None:
@@ -127,6 +122,21 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
             f"only {', '.join(expected)}"
         )
     yield from _retrieval_conflicts(recipe)
+
+
+def _start_conflicts(recipe: Recipe) -> Iterator[str]:
+    if recipe.start_from is None:
+        needed = ("tokenizer", "model") if has_texts(recipe) else ("model",)
+        for name in needed:
+            if getattr(recipe, name) is None:
+                yield f"{name}: missing; only a recipe with start_from can do without"
+    elif recipe.tokenizer is not None:
+        yield "tokenizer: start_from brings its own"
+    if recipe.adapter is not None:
+        if recipe.start_from is None or recipe.model is not None:
+            yield "adapter: needs start_from, and no model"
+        if recipe.training.num_averaged > 1:
+            yield "training.num_averaged: the mean of an adapter's factors is not that of changes"
 
 
 def _retrieval_conflicts(recipe: Recipe) -> Iterator[str]:
@@ -203,7 +213,7 @@ def _model_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
         yield "model.patches: missing; objective image_to_text reads images"
     if has_texts(recipe) and recipe.data.max_length > model.max_positions:
         yield f"data.max_length: more than model.max_positions, {model.max_positions}"
-    has_decoder = has_source(recipe.objective)
+    has_decoder = recipe.objective in WITH_SOURCE
     if model.num_decoder_layers is not None and not has_decoder:
         yield f"model.num_decoder_layers: objective {recipe.objective} has one stack"
     if model.recurrent is None:

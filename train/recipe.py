@@ -32,9 +32,8 @@ class ObjectiveKind(StrEnum):
     RETRIEVAL = "retrieval"  # vectors of queries and documents
 
 
-def has_source(objective: ObjectiveKind) -> bool:
-    """Whether a decoder writes from a source: an encoder reads a text or an image."""
-    return objective in (ObjectiveKind.SEQUENCE_TO_SEQUENCE, ObjectiveKind.IMAGE_TO_TEXT)
+# A decoder writes from a source: an encoder reads a text or an image.
+WITH_SOURCE = (ObjectiveKind.SEQUENCE_TO_SEQUENCE, ObjectiveKind.IMAGE_TO_TEXT)
 
 
 class StoredPrecision(StrEnum):
@@ -266,6 +265,20 @@ class TrainingRecipe(Section, frozen=True, kw_only=True):
     augmentation: AugmentationRecipe | None = None
 
 
+class AdapterRecipe(Section, frozen=True, kw_only=True):
+    """Low-rank changes of the layers' linear maps, instead of their weights (Hu et al. 2021).
+
+    Attributes:
+        rank: of the change of each map; joined queries, keys and values are one map.
+        alpha: changes are multiplied by ``alpha / rank``.
+        dropout: of the inputs of the changes.
+    """
+
+    rank: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
+    alpha: PositiveFloat = 32.0
+    dropout: Share = 0.0
+
+
 class Recipe(Section, frozen=True, kw_only=True):
     """A whole recipe.
 
@@ -274,6 +287,8 @@ class Recipe(Section, frozen=True, kw_only=True):
         start_from: a default model's name, ``hf:OWNER/NAME`` or the path of a checkpoint of any
             format that ``export`` reads. The model starts with its weights where name and shape
             agree, and uses its tokenizer. Without ``model``, it has its layers too.
+        adapter: the weights of ``start_from`` stay as they are, and the checkpoint has only what
+            is added to them.
         tokenizer, model: required without ``start_from``; ``tokenizer`` is an error with it. A
             model of images has no tokenizer.
         stored_precision: for ``model.safetensors``.
@@ -295,6 +310,7 @@ class Recipe(Section, frozen=True, kw_only=True):
     tokenizer: TokenizerRecipe | None = None
     model: ModelRecipe | None = None
     retrieval: RetrievalRecipe | None = None
+    adapter: AdapterRecipe | None = None
     training: TrainingRecipe
 
     @property

@@ -1,6 +1,5 @@
 """Runs one training, from its recipe to a native checkpoint."""
 
-import math
 import shlex
 import shutil
 from pathlib import Path
@@ -8,22 +7,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
-from model.bundle import MultiVector, SpecialTokens
+from model.bundle import MultiVector
 from model.config import ModelConfig
-from model.native_checkpoint import CONFIG_FILE, TOKENIZER_FILE, TRAINING_FILE
+from model.native_checkpoint import CONFIG_FILE, TRAINING_FILE
 from model.transformer import Transformer
+from train.adapter import add_adapter, num_trained
 from train.architecture import KINDS, model_config, with_new_head
-from train.batches import Row
-from train.data.dataset import Dataset, hash_of, labels_of, texts_of
+from train.data.dataset import Dataset, hash_of, labels_of
 from train.data.sources import load_dataset
-from train.errors import DataError, RecipeError, ResumeError, TrainingError
-from train.images import ImageRowEncoder, RowEncoder, encoder_of, image_to_read
+from train.errors import RecipeError, ResumeError, TrainingError
+from train.inputs import encode, inputs_of
 from train.log import draw_learning_curve
 from train.native import (
-    Inputs,
+    Trained,
     TrainingRecord,
     commit_of_code,
     num_parameters,
@@ -32,22 +30,23 @@ from train.native import (
 )
 from train.objectives import TrainingModule
 from train.preparation import Preparation
-from train.read_recipe import has_texts, read_recipe
-from train.recipe import GlobalTokens, ModelRecipe, ObjectiveKind, Recipe
+from train.read_recipe import read_recipe
+from train.recipe import GlobalTokens, ModelRecipe, Recipe
 from train.regularization import TrainingKernels, add_dropout
 from train.report import TrainingReport
 from train.retrieval import RetrievalModule
-from train.retrieval_architecture import reading_of, with_retrieval_head
+from train.retrieval_architecture import with_retrieval_head
 from train.start import (
     initial_weights,
+    known_weights,
     load_start,
     separator_of,
     start_record,
     start_tokenizer,
 )
-from train.state import STATE_FILE, STATE_FOLDER, StateFolder
+from train.state import STATE_FOLDER, StateFolder
 from train.steps import Optimization, PenaltyWeights, barrier, num_processes
-from train.tokenizer import EOS, special_tokens, train_tokenizer
+from train.tokenizer import EOS
 from train.trainer import Result, Rows, Trainer, seed_everything
 
 
@@ -71,51 +70,38 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
         shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
         (out / CONFIG_FILE).unlink(missing_ok=True)
     barrier()
-    image = image_to_read(recipe, start)
-    tokenizer = _tokenizer(recipe, start, out, dataset) if _needs_tokenizer(recipe, start) else None
-    vocabulary_size = 0 if tokenizer is None else tokenizer.get_vocab_size()
+    inputs = inputs_of(recipe, start, out, dataset)
     labels = () if recipe.retrieval is not None else labels_of(dataset.train)
-    config = _model_config(recipe, vocabulary_size, labels, start)
-    tokens = SpecialTokens() if tokenizer is None else special_tokens(config.kind)
-    if start is not None:
-        tokens = start.special_tokens
-    reading = None
-    if recipe.retrieval is not None and tokenizer is not None:
-        reading = reading_of(recipe.retrieval, recipe.data.max_length, tokenizer, tokens)
-    encoder = encoder_of(recipe.objective, tokenizer, image, labels, reading)
-    rows = _encode(recipe, encoder, vocabulary_size, dataset)
+    config = _model_config(recipe, inputs.vocabulary_size, labels, start)
+    rows = encode(recipe, inputs, labels, dataset)
     kernels = TrainingKernels(recipe.training.attention_dropout)
     model = Transformer(config, kernels)
     model.load_state_dict(initial_weights(config, recipe.seed, start))
     add_dropout(model, recipe.training)
+    if recipe.adapter is not None and start is not None:
+        add_adapter(model, recipe.adapter, known_weights(config, start), recipe.seed)
     torch.manual_seed(recipe.seed)  # for the weights of the second head
-    module = _module(recipe, model, kernels, reading)
+    module = _module(recipe, model, kernels, inputs.reading)
     seed_everything(recipe.seed, rank)
     optimization = Optimization(module, recipe.training, _penalty_weights(recipe.model))
     report.say(
-        f"{recipe.name}: {num_parameters(dict(model.state_dict())):,} parameters, "
-        f"{len(rows.train):,} examples, {vocabulary_size:,} tokens in the vocabulary"
+        f"{recipe.name}: {num_trained(module):,} of {num_parameters(model):,} parameters to train, "
+        f"{len(rows.train):,} examples, {inputs.vocabulary_size:,} tokens in the vocabulary"
     )
-    preparation = Preparation(recipe, rows.train, vocabulary_size)
+    preparation = Preparation(recipe, rows.train, inputs.vocabulary)
     state = StateFolder(out, _fingerprint(recipe, dataset, start))
     with report:
         result = Trainer(optimization, rows, recipe.seed, state, out, preparation).run(report)
     barrier()  # until every process has read the checkpoints that the first one deletes
     if rank == 0:
         command = shlex.join(["python", "-m", "train", str(recipe_path), "--out", out.name])
-        record = _record(recipe, command, dataset, start, rows, result)
+        record = _record(recipe, command, dataset, start, rows, result, module)
         draw_learning_curve(out, recipe.name)
-        read = Inputs(tokenizer=tokenizer, tokens=tokens, image=image, reading=reading)
-        write_checkpoint(out, recipe, config, read, labels, dataset, result, record)
+        trained = Trained(config=config, inputs=inputs, labels=labels, start=start)
+        write_checkpoint(out, recipe, recipe_path.parent, trained, dataset, result, record)
         shutil.rmtree(out / STATE_FOLDER)
         report.say(f"{out}: validation loss {result.validation_loss:.4f}")
     return out
-
-
-def _needs_tokenizer(recipe: Recipe, start: Checkpoint | None) -> bool:
-    if recipe.model is not None or start is None:
-        return has_texts(recipe)
-    return start.config.vocabulary_size > 0
 
 
 def _is_finished(out: Path, recipe: Recipe, *, restart: bool) -> bool:
@@ -163,6 +149,7 @@ def _record(
     start: Checkpoint | None,
     rows: Rows,
     result: Result,
+    module: TrainingModule,
 ) -> TrainingRecord:
     return TrainingRecord(
         recipe=recipe,
@@ -174,7 +161,8 @@ def _record(
         num_validation=len(rows.validation),
         num_held_out=len(dataset.held_out),
         num_dropped=rows.num_dropped,
-        num_parameters=num_parameters(result.weights),
+        num_parameters=num_parameters(module.model),
+        num_trained=num_trained(module),
         num_steps=result.progress.step,
         num_target_tokens=result.progress.num_tokens,
         seconds=result.progress.seconds,
@@ -207,40 +195,6 @@ def _penalty_weights(model: ModelRecipe | None) -> PenaltyWeights:
     )
 
 
-def _tokenizer(recipe: Recipe, start: Checkpoint | None, out: Path, dataset: Dataset) -> Tokenizer:
-    """The tokenizer, trained by the first process and kept in the state.
-
-    A second training of it may differ. Before the first checkpoint nothing depends on it, and the
-    recipe may still change.
-    """
-    kept = out / STATE_FOLDER / TOKENIZER_FILE
-    is_needed = kept.is_file() and kept.with_name(STATE_FILE).is_file()
-    if (not dist.is_initialized() or dist.get_rank() == 0) and not is_needed:
-        if start is not None:
-            tokenizer = start_tokenizer(start)
-        elif recipe.tokenizer is None:
-            raise RecipeError("tokenizer: missing")
-        else:
-            kind = KINDS[recipe.objective]
-            tokenizer = train_tokenizer(recipe.tokenizer, kind, texts_of(dataset.train))
-            if recipe.retrieval is not None:
-                tokenizer.add_special_tokens(list(recipe.retrieval.markers))
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_suffix(".partial")
-        partial.write_text(tokenizer.to_str(), encoding="utf-8")
-        partial.replace(kept)
-    barrier()
-    return _read_tokenizer(kept)
-
-
-def _read_tokenizer(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_str(path.read_text("utf-8"))
-    except Exception as error:
-        # The library raises plain Exception.
-        raise DataError(f"{path}: {error}") from error
-
-
 def _model_config(
     recipe: Recipe, vocabulary_size: int, labels: tuple[str, ...], start: Checkpoint | None
 ) -> ModelConfig:
@@ -269,34 +223,3 @@ def _headed_model(
     if recipe.retrieval is not None and recipe.retrieval.query_length > positions:
         raise RecipeError("retrieval.query_length: more than the positions of start_from")
     return with_new_head(start.config, recipe.objective, len(labels))
-
-
-def _encode(recipe: Recipe, encoder: RowEncoder, vocabulary_size: int, dataset: Dataset) -> Rows:
-    """The rows for training and validation; texts that are too long are left out.
-
-    Raises:
-        DataError: an example cannot be encoded, or all are too long.
-    """
-    is_of_images = isinstance(encoder, ImageRowEncoder)
-    limit = math.inf if is_of_images else recipe.data.max_length
-    if recipe.retrieval is not None:  # its texts are cut, and all texts of a query share a batch
-        limit = recipe.training.batch_tokens
-    parts, num_dropped = {}, 0
-    for name in ("train", "validation"):
-        rows: list[Row] = []
-        for number, example in enumerate(getattr(dataset, name), 1):
-            try:
-                rows += encoder.encode(recipe.objective, example)
-            except ValueError as error:
-                raise DataError(f"data: {name} example {number}: {error}") from error
-        parts[name] = [row for row in rows if row.length - row.num_image_tokens <= limit]
-        if name == "train":
-            num_dropped = len(rows) - len(parts[name])
-        if not parts[name]:
-            field = "data.max_length" if recipe.retrieval is None else "training.batch_tokens"
-            raise DataError(f"{field}: no example for {name} is that short")
-    if recipe.objective == ObjectiveKind.MASKED:  # the same masks in each validation
-        preparation = Preparation(recipe, parts["validation"], vocabulary_size)
-        indices = range(len(parts["validation"]))
-        parts["validation"] = [preparation.row(index, -1) for index in indices]
-    return Rows(**parts, num_dropped=num_dropped)

@@ -3,30 +3,21 @@
 from pathlib import Path
 
 import msgspec
-from safetensors.torch import save
 from tokenizers import Tokenizer
 
-from export.checkpoint import Checkpoint
+from export.checkpoint import Checkpoint, weights_sha256
 from export.errors import ExportError
 from export.importers.native import import_native, is_native
+from export.importers.native_adapter import is_native_adapter
 from export.sources import DEFAULT_SOURCES, load_checkpoint
 from model.config import ModelConfig
 from model.initialise import random_weights
-from train.data.dataset import sha256_of
+from model.transformer import parameter_shapes
 from train.errors import RecipeError
-from train.recipe import ObjectiveKind, Recipe
+from train.recipe import WITH_SOURCE, ObjectiveKind, Recipe
 from train.state import Weights
-from train.tokenizer import special_tokens
 
 HUB_PREFIX = "hf:"
-# Objectives whose rows have no special tokens but those that the tokenizer adds.
-ANY_TOKENIZER = (
-    ObjectiveKind.CLASSIFICATION,
-    ObjectiveKind.TOKEN_CLASSIFICATION,
-    ObjectiveKind.SPAN,
-    ObjectiveKind.RELEVANCE,
-    ObjectiveKind.RETRIEVAL,
-)
 
 
 class StartRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,38 +36,51 @@ def load_start(recipe: Recipe, folder: Path) -> Checkpoint | None:
         folder: the recipe's folder; relative paths start there.
 
     Raises:
-        RecipeError: it cannot be read, or the objective needs other special tokens.
+        RecipeError: it cannot be read, reads speech, or lacks a token that the objective needs.
     """
     source = recipe.start_from
     if source is None:
         return None
-    is_name = source in DEFAULT_SOURCES or source.startswith(HUB_PREFIX)
-    path = folder / source
+    path = (folder / source).absolute()  # no name of a model
     try:
-        if not is_name and is_native(path):
-            start = import_native(path)
+        if is_name(source):
+            start = load_checkpoint(source)
+        elif recipe.adapter is None and is_native(path) and not is_native_adapter(path):
+            start = import_native(path)  # heads as they were trained
         else:
-            start = load_checkpoint(source if is_name else str(path))
+            start = load_checkpoint(str(path))
     except ExportError as error:
         raise RecipeError(f"start_from: {error}") from error
-    tokens = start.special_tokens
-    expected = special_tokens(start.config.kind)
-    if recipe.objective not in ANY_TOKENIZER and tokens != expected:
+    if start.audio is not None:
+        raise RecipeError("start_from: it reads speech")
+    tokens, objective = start.special_tokens, recipe.objective
+    needed: dict[str, object] = {}
+    if objective in (ObjectiveKind.NEXT_TOKEN, *WITH_SOURCE):
+        needed["end"] = tokens.eos or None
+    if objective in WITH_SOURCE:
+        needed["decoder start"] = tokens.decoder_start
+    if objective == ObjectiveKind.MASKED:
+        needed["mask"] = tokens.mask
+    missing = [name for name, token in needed.items() if token is None]
+    if missing:
         raise RecipeError(
-            f"start_from: objective {recipe.objective} needs the special tokens of a tokenizer "
-            f"that train made; any tokenizer: {', '.join(ANY_TOKENIZER)}"
+            f"start_from: objective {objective} needs the tokens: {', '.join(missing)}"
         )
     return start
 
 
+def is_name(source: str) -> bool:
+    """Whether ``source`` is a model's name, not a path."""
+    return source in DEFAULT_SOURCES or source.startswith(HUB_PREFIX)
+
+
 def start_record(start: Checkpoint) -> StartRecord:
     """The record of ``start`` for ``training.json``."""
-    weights = {name: weight.contiguous() for name, weight in sorted(start.weights.items())}
     return StartRecord(
         name=start.name,
         architecture=start.architecture,
         license=start.license,
-        sha256=sha256_of(save(weights)),
+        sha256=weights_sha256(start.weights),
     )
 
 
@@ -96,6 +100,14 @@ def separator_of(tokenizer: Tokenizer) -> int | None:
     return next((id_ for id_, is_special in tokens[text:] if is_special), None)
 
 
+def known_weights(config: ModelConfig, start: Checkpoint) -> set[str]:
+    """The names of the weights of ``start`` whose name and shape agree with those of ``config``."""
+    shapes = parameter_shapes(config)
+    return {
+        name for name, weight in start.weights.items() if shapes.get(name) == tuple(weight.shape)
+    }
+
+
 def initial_weights(config: ModelConfig, seed: int, start: Checkpoint | None) -> Weights:
     """Random weights, replaced by those of ``start`` where name and shape agree.
 
@@ -105,11 +117,7 @@ def initial_weights(config: ModelConfig, seed: int, start: Checkpoint | None) ->
     weights = random_weights(config, seed)
     if start is None:
         return weights
-    common = {
-        name: weight
-        for name, weight in start.weights.items()
-        if name in weights and weights[name].shape == weight.shape
-    }
+    common = {name: start.weights[name] for name in known_weights(config, start)}
     if not any(name.startswith(("encoder.", "decoder.")) for name in common):
         raise RecipeError("start_from: no weight of a layer has the name and shape of the model's")
     return {**weights, **common}

@@ -84,7 +84,7 @@ class Optimization:
         self.peak = recipe.learning_rate or 1 / math.sqrt(hidden_size * recipe.warmup_steps)
         kind = torch.optim.AdamW if recipe.weight_decay else torch.optim.Adam
         self.optimizer = kind(
-            module.parameters(),
+            [weight for weight in module.parameters() if weight.requires_grad],
             lr=self.peak,
             betas=(0.9, 0.98),
             eps=1e-9,

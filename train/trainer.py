@@ -162,7 +162,7 @@ class Trainer:
         """Saves everything that further steps depend on."""
         states = random_states()
         if self._rank == 0:
-            weights = _clone(self._module.state_dict())
+            weights = self._trained()
             self._state.save_weights(progress.step, weights)
             state = {
                 "random_states": states,
@@ -182,12 +182,24 @@ class Trainer:
             return Progress()
         progress, record = self._state.load()
         torch.set_rng_state(record["random_states"][self._rank])
-        self._module.load_state_dict(record["module"])
+        self._load(record["module"])
         optimizer: dict[str, Any] = record["optimizer"]
         self._optimization.optimizer.load_state_dict(optimizer)
         self._optimization.num_steps = progress.step
         report.say(f"resumed at step {progress.step}")
         return progress
+
+    def _trained(self) -> Weights:
+        """Copies of the weights, without those that an adapter leaves as they are."""
+        frozen = {name for name, x in self._module.named_parameters() if not x.requires_grad}
+        return {
+            name: weight.detach().clone()
+            for name, weight in self._module.state_dict().items()
+            if name not in frozen
+        }
+
+    def _load(self, weights: Weights) -> None:
+        self._module.load_state_dict({**self._module.state_dict(), **weights})
 
     def _result(self, progress: Progress) -> Result:
         """The mean of the last checkpoints, or the best checkpoint if that is better."""
@@ -197,7 +209,7 @@ class Trainer:
         candidates.setdefault(best, self._state.weights(progress.best_step))
         losses = {}
         for chosen, weights in candidates.items():
-            self._module.load_state_dict(weights)
+            self._load(weights)
             losses[chosen] = self._optimization.validation_loss(self._validation)
         chosen = min(losses, key=losses.__getitem__)
         return Result(
@@ -206,10 +218,6 @@ class Trainer:
             averaged_steps=chosen,
             progress=progress,
         )
-
-
-def _clone(weights: Weights) -> Weights:
-    return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
 def _of_model(weights: Weights) -> Weights:

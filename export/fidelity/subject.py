@@ -39,6 +39,8 @@ from model.bundle import (
     TranscriptionTokens,
 )
 from model.config import Kind
+from model.conversation import conversation_parts
+from model.examples import ChatTurn
 from model.images import Pixels
 
 # Parameters times tokens to compute in both precisions: about half a minute on two cores.
@@ -247,6 +249,27 @@ class Subject:
             token = (named or list(known))[0]
         return [start] if token is None else [start, token]
 
+    def conversation(self, turns: Sequence[ChatTurn]) -> tuple[list[int], list[int]]:
+        """The tokens before the last answer of a conversation, and those of the answer.
+
+        Raises:
+            ValueError: there is no chat template, it rejects the turns, or they are too long.
+        """
+        if self._template is None:
+            raise ValueError("it has messages, but the model has no chat template")
+        parts = conversation_parts(
+            turns,
+            self._template,
+            self._named_tokens,
+            lambda text: self.tokenizer.encode(text, add_special_tokens=False).ids,
+            self.special_tokens.eos,
+        )
+        last = max(index for index, part in enumerate(parts) if part.is_answer)
+        prompt = [id_ for part in parts[:last] for id_ in part.ids]
+        if len(prompt) + len(parts[last].ids) > self.max_positions:
+            raise ValueError(f"it has more than {self.max_positions} tokens")
+        return prompt, parts[last].ids
+
     def _prompt(self, text: str) -> list[int]:
         rendered = self._rendered(text)
         if rendered is None:
@@ -260,11 +283,15 @@ class Subject:
     def _rendered(self, text: str) -> str | None:
         if self._template is None:
             return None
+        has_images = self.image is not None and self.image.prompt is not None
+        return render_message(self._template, text, self._named_tokens, has_images=has_images)
+
+    @property
+    def _named_tokens(self) -> dict[str, str]:
+        """The special tokens that a chat template may name."""
         special = self.special_tokens
         named = {"bos_token": special.bos, "eos_token": next(iter(special.eos), None)}
-        tokens = {name: self._token(index) for name, index in named.items()}
-        has_images = self.image is not None and self.image.prompt is not None
-        return render_message(self._template, text, tokens, has_images=has_images)
+        return {name: self._token(index) for name, index in named.items()}
 
     def _token(self, index: int | None) -> str:
         return "" if index is None else self.tokenizer.id_to_token(index) or ""

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from torch import Tensor
 
 from export.checkpoint import Checkpoint, HeldOutSet, check_weights
 from export.errors import SourceError
@@ -12,7 +14,7 @@ from export.importers.support import bundle_name
 from export.readers.safetensors_weights import SafetensorsWeights
 from export.tokenization.none import NO_TOKENIZER
 from model.bundle import EmbeddingKind, ScoreFunction, Task
-from model.config import HeadKind
+from model.config import HeadKind, Kind
 from model.examples import parse_examples
 from model.images import ImageError, Pixels, decode_image
 from model.native_checkpoint import (
@@ -49,7 +51,17 @@ def import_native(path: Path) -> Checkpoint:
         SourceError: a file or a sample image is missing or damaged.
         WeightsError: the weights do not fit the configuration.
     """
-    native = read_native_config(path)
+    weights = SafetensorsWeights([path / WEIGHTS_FILE])
+    return native_checkpoint(path, read_native_config(path), weights)
+
+
+def native_checkpoint(
+    path: Path, native: NativeConfig, weights: Mapping[str, Tensor]
+) -> Checkpoint:
+    """The checkpoint with the files of the folder ``path`` and these ``weights``.
+
+    The errors are those of :func:`import_native`.
+    """
     num_labels = native.model.head.num_labels
     if native.labels and len(native.labels) != num_labels:
         raise SourceError(
@@ -57,7 +69,6 @@ def import_native(path: Path) -> Checkpoint:
         )
     _check_image(path, native)
     _check_embedding(path, native)
-    weights = SafetensorsWeights([path / WEIGHTS_FILE])
     check_weights(native.model, weights)
     score_function = native.score_function
     if score_function is None and Task.CLASSIFY in native.tasks:
@@ -70,6 +81,8 @@ def import_native(path: Path) -> Checkpoint:
         tasks=native.tasks,
         special_tokens=native.special_tokens,
         license=native.license,
+        chat_template=native.chat_template,
+        languages=native.languages,
         name=bundle_name(path),
         labels=native.labels,
         score_function=score_function,
@@ -95,6 +108,12 @@ def read_native_config(path: Path) -> NativeConfig:
         return msgspec.json.decode(_read(path / CONFIG_FILE), type=NativeConfig)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise SourceError(f"{path}: {CONFIG_FILE}: {error}") from error
+
+
+def examples_task(tasks: Sequence[Task], kind: Kind, *, has_image: bool) -> Task:
+    """The task whose examples measure a model: those of texts from texts are translations."""
+    from_texts = kind == Kind.ENCODER_DECODER and not has_image
+    return Task.TRANSLATE if tasks[0] == Task.GENERATE and from_texts else tasks[0]
 
 
 def read_held_out(path: Path, task: Task, name: str) -> HeldOutSet:
@@ -173,7 +192,8 @@ def _samples(path: Path, native: NativeConfig) -> tuple[Pixels, ...]:
 def _held_out(path: Path, native: NativeConfig) -> HeldOutSet | None:
     if native.held_out is None or not native.tasks:
         return None
-    found = read_held_out(path / HELD_OUT_FILE, native.tasks[0], native.held_out.name)
+    task = examples_task(native.tasks, native.model.kind, has_image=native.image is not None)
+    found = read_held_out(path / HELD_OUT_FILE, task, native.held_out.name)
     if found.sha256 != native.held_out.sha256:
         raise SourceError(f"{path}: {HELD_OUT_FILE}: its SHA-256 is not that of {CONFIG_FILE}")
     return found

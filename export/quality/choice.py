@@ -4,11 +4,9 @@ from pathlib import Path
 
 from export.checkpoint import Checkpoint, HeldOutSet
 from export.errors import SourceError, UnsupportedError
-from export.importers.native import read_held_out
+from export.importers.native import examples_task, read_held_out
 from export.quality.measure import MEASURES
 from export.shortlists import OFF
-from model.bundle import Task
-from model.config import Kind
 from model.quality import Quality
 
 AUTO = "auto"
@@ -23,7 +21,8 @@ def choose_held_out(checkpoint: Checkpoint, choice: str) -> HeldOutSet | None:
     """
     if choice in (AUTO, OFF):
         return checkpoint.held_out if choice == AUTO else None
-    task = checkpoint.tasks[0]
+    kind, has_image = checkpoint.config.kind, checkpoint.image is not None
+    task = examples_task(checkpoint.tasks, kind, has_image=has_image)
     if task not in MEASURES:
         raise UnsupportedError(
             f"--evaluate: no quality is measured for {task}; supported: {', '.join(MEASURES)}"
@@ -31,12 +30,6 @@ def choose_held_out(checkpoint: Checkpoint, choice: str) -> HeldOutSet | None:
     if checkpoint.span_tagging is not None:
         raise UnsupportedError(
             "--evaluate: no quality is measured for models that find the request's labels"
-        )
-    of_images = checkpoint.image is not None
-    if task == Task.GENERATE and checkpoint.config.kind != Kind.DECODER and not of_images:
-        raise UnsupportedError(
-            f"--evaluate: no quality is measured for {task} of an {checkpoint.config.kind}: "
-            "examples of it have no source"
         )
     try:
         return read_held_out(Path(choice), task, Path(choice).name)

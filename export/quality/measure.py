@@ -16,6 +16,7 @@ from export.decoding import (
     padded,
     prefill_source,
 )
+from export.errors import SourceError
 from export.fidelity.figures import log_softmax
 from export.fidelity.subject import GraphFolder, Subject
 from export.image_sources import ImageSource
@@ -111,15 +112,25 @@ def translation(model: Model, examples: Sequence[TranslationExample]) -> Metrics
 
 
 def generation(model: Model, examples: Sequence[TextExample]) -> Metrics:
-    """The perplexity of texts after their prompts; exact match for texts with a prompt."""
+    """The perplexity of texts after their prompts; exact match for texts with a prompt.
+
+    Of a conversation, the last answer is the text.
+    """
     if model.subject.kind == Kind.ENCODER_DECODER:
         return image_to_text(model, examples)
     subject, total, count = model.subject, 0.0, 0
     prompts, texts = [], []
-    for example in examples:
-        prompt = subject.encode(example.prompt)
+    for number, example in enumerate(examples, 1):
+        if example.turns:
+            try:
+                prompt, answer = subject.conversation(example.turns)
+            except ValueError as error:
+                raise SourceError(f"held-out example {number}: {error}") from error
+            prompts.append(prompt)
+            texts.append(answer)
+            continue
+        prompts.append(subject.encode(example.prompt))
         text = subject.encode(example.text, add_special_tokens=False)
-        prompts.append(prompt)
         texts.append([*text, *subject.special_tokens.eos[:1]])
     for start in range(0, len(prompts), BATCH):
         rows = slice(start, start + BATCH)
@@ -132,9 +143,12 @@ def generation(model: Model, examples: Sequence[TextExample]) -> Metrics:
             total -= float(logprobs[np.arange(len(text)), text].sum())
             count += len(text)
     metrics = {"perplexity": math.exp(total / count)}
-    if all(example.prompt for example in examples):
+    if all(example.prompt or example.turns for example in examples):
         outputs = _generate(model, prompts, None)
-        metrics["exact_match"] = exact_match(outputs, [example.text for example in examples])
+        references = [
+            example.turns[-1].content if example.turns else example.text for example in examples
+        ]
+        metrics["exact_match"] = exact_match(outputs, references)
     return metrics
 
 

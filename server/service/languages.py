@@ -1,6 +1,7 @@
 """Language tokens of multilingual encoder-decoders."""
 
 from model.bundle import Manifest
+from model.languages import first_target_tokens, needs_language, with_language_token
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.printable import quoted
@@ -17,20 +18,16 @@ def target_start(model: Model, language: str = "") -> tuple[int, ...]:
         InvalidArgumentError: the model does not support the language, or requires one.
     """
     manifest, special = model.manifest, model.manifest.special_tokens
-    start = special.decoder_start
-    if start is None:
+    if special.decoder_start is None:
         raise InvalidArgumentError("model", "its bundle has no decoder_start token")
-    known = manifest.languages.values()
-    token = special.forced_first
+    token = None
     if language:
         token = language_token(manifest, "target_language", language, manifest.target_language)
-    elif token is None and known and start not in known:
+    elif needs_language(special, manifest.languages):
         raise InvalidArgumentError(
             "target_language", f"{manifest.name!r} requires one of {', '.join(manifest.languages)}"
         )
-    if token is None:
-        return (start,)
-    return (token,) if start in known else (start, token)
+    return first_target_tokens(special, manifest.languages, token)
 
 
 def with_source_language(model: Model, language: str, source: tuple[int, ...]) -> tuple[int, ...]:
@@ -43,12 +40,7 @@ def with_source_language(model: Model, language: str, source: tuple[int, ...]) -
         return source
     manifest = model.manifest
     token = language_token(manifest, "source_language", language, manifest.source_language)
-    known, last = set(manifest.languages.values()), len(source) - 1
-    if token is None:
-        return source
-    return tuple(
-        token if index in (0, last) and id_ in known else id_ for index, id_ in enumerate(source)
-    )
+    return source if token is None else with_language_token(source, manifest.languages, token)
 
 
 def language_token(manifest: Manifest, field: str, language: str, own: str | None) -> int | None:

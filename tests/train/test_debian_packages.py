@@ -115,7 +115,10 @@ def test_training_starts_with_the_layers_of_another_model() -> None:
     ("change", "expected"),
     [
         ({"start_from": "no/such/folder"}, "start_from: "),
-        ({"objective": "masked", "data": {"source": "synthetic:runs"}}, "special tokens"),
+        (
+            {"objective": "masked", "data": {"source": "synthetic:runs"}, "start_from": "minilm"},
+            "start_from: objective masked needs the tokens: mask$",
+        ),
     ],
 )
 def test_an_unusable_start_names_the_field(change: dict[str, Any], expected: str) -> None:

@@ -32,11 +32,12 @@ from train.images import (
     sample_images,
     transform,
 )
-from train.objectives import TextRowEncoder
 from train.read_recipe import parse_recipe
 from train.recipe import ObjectiveKind, TokenizerKind, TokenizerRecipe
+from train.rows import TextRowEncoder
 from train.run import run_training
-from train.tokenizer import BOS, EOS, train_tokenizer
+from train.tokenizer import BOS, EOS, special_tokens, train_tokenizer
+from train.vocabulary import Vocabulary
 
 GREY = ImageSpec(
     height=8, width=4, num_channels=1, resize=(8, 4), resampling=Resampling.BILINEAR, num_tokens=3
@@ -79,7 +80,8 @@ def test_a_text_about_an_image_is_a_target() -> None:
     tokenizer = train_tokenizer(
         TokenizerRecipe(kind=TokenizerKind.CHARACTERS), Kind.ENCODER_DECODER, ["ab"]
     )
-    encoder = ImageToTextRowEncoder(tokenizer, GREY)
+    vocabulary = Vocabulary(tokenizer, special_tokens(Kind.ENCODER_DECODER))
+    encoder = ImageToTextRowEncoder(vocabulary, GREY)
     first, second = (
         encoder.encode(ObjectiveKind.IMAGE_TO_TEXT, TextExample(text=text, image=PICTURE))[0]
         for text in ("ab", "b")
@@ -94,7 +96,7 @@ def test_a_text_about_an_image_is_a_target() -> None:
     with pytest.raises(ValueError, match="the model reads images, and it has none"):
         encoder.encode(ObjectiveKind.IMAGE_TO_TEXT, TextExample(text="a"))
     with pytest.raises(ValueError, match="the model reads texts, and it has an image"):
-        TextRowEncoder(tokenizer, ()).next_token(TextExample(text="a", image=PICTURE))
+        TextRowEncoder(vocabulary).next_token(TextExample(text="a", image=PICTURE))
 
 
 def test_rows_have_the_tokens_of_their_image() -> None:

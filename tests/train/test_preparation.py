@@ -5,22 +5,34 @@ from pathlib import Path
 
 from msgspec import structs
 
-from model.config import HeadConfig, HeadKind
+from model.config import HeadConfig, HeadKind, Kind
 from model.initialise import random_weights
 from model.transformer import Transformer
 from tests.architectures import BERT
 from train.batches import IGNORED, Row, TrainingBatch
 from train.objectives import TrainingModule
 from train.preparation import Preparation
-from train.recipe import DataRecipe, ObjectiveKind, Recipe, TrainingRecipe
+from train.recipe import (
+    DataRecipe,
+    ObjectiveKind,
+    Recipe,
+    TokenizerKind,
+    TokenizerRecipe,
+    TrainingRecipe,
+)
 from train.regularization import TrainingKernels
 from train.report import TrainingReport
 from train.state import StateFolder
 from train.steps import Optimization, StepResult
-from train.tokenizer import BOS, EOS
+from train.tokenizer import BOS, EOS, special_tokens, train_tokenizer
 from train.trainer import Rows, Trainer
+from train.vocabulary import Vocabulary
 
 MASKED = structs.replace(BERT, head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True))
+VOCABULARY = Vocabulary(
+    train_tokenizer(TokenizerRecipe(kind=TokenizerKind.CHARACTERS), Kind.ENCODER, ["abcdef"]),
+    special_tokens(Kind.ENCODER),
+)
 MAX_LENGTH, BATCH_TOKENS = 40, 64
 RECIPE = Recipe(
     name="pairs",
@@ -52,7 +64,7 @@ def _pair(num_first: int, num_second: int) -> Row:
 
 def test_batches_of_paired_texts_stay_within_the_budget(tmp_path: Path) -> None:
     rows = [_pair(1 + index % 5, 1 + 7 * index % 29) for index in range(200)]
-    preparation = Preparation(RECIPE, rows, MASKED.vocabulary_size)
+    preparation = Preparation(RECIPE, rows, VOCABULARY)
     kernels = TrainingKernels(RECIPE.training.attention_dropout)
     model = Transformer(MASKED, kernels)
     model.load_state_dict(random_weights(MASKED, 0))
@@ -79,6 +91,6 @@ def test_batches_of_paired_texts_stay_within_the_budget(tmp_path: Path) -> None:
 
 def test_a_pair_that_is_too_long_stays_whole() -> None:
     rows = [_pair(30, 2), _pair(2, 30)]
-    preparation = Preparation(RECIPE, rows, MASKED.vocabulary_size)
+    preparation = Preparation(RECIPE, rows, VOCABULARY)
     prepared = [preparation.row(index, epoch) for index in (0, 1) for epoch in range(30)]
     assert {row.length for row in prepared} == {rows[0].length, 2 + 2 + 2 + 1}

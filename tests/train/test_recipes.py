@@ -8,18 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from model.config import NormKind
+from model.config import Kind, NormKind
 from model.examples import LabelledSpan, MaskedExample, TaggingExample
 from train.architecture import KINDS, model_config, with_new_head
 from train.batches import IGNORED
 from train.data.debian import descriptions, parallel_paragraphs
 from train.data.sources import load_dataset
 from train.errors import RecipeError, TrainingError
-from train.objectives import TextRowEncoder, mask_row, pair_rows
 from train.read_recipe import parse_recipe, read_recipe
 from train.recipe import ObjectiveKind, TokenizerKind, TokenizerRecipe
+from train.rows import TextRowEncoder, mask_row, pair_rows
 from train.run import run_training
-from train.tokenizer import MASK, SPECIAL, UNKNOWN, train_tokenizer
+from train.tokenizer import MASK, SPECIAL, UNKNOWN, special_tokens, train_tokenizer
+from train.vocabulary import Vocabulary
 
 RECIPES = sorted(Path(__file__).parents[2].glob("train/recipes/*.toml"))
 TINY = [path for path in RECIPES if "tiny" in path.name]
@@ -161,7 +162,8 @@ def test_a_language_model_to_fine_tune_keeps_its_head(name: str) -> None:
 def _encoder(kind: TokenizerKind, texts: list[str]) -> TextRowEncoder:
     recipe = TokenizerRecipe(kind=kind, vocabulary_size=60)
     tokenizer = train_tokenizer(recipe, KINDS[ObjectiveKind.MASKED], texts)
-    return TextRowEncoder(tokenizer, ("O", "B-X", "I-X"))
+    vocabulary = Vocabulary(tokenizer, special_tokens(Kind.ENCODER))
+    return TextRowEncoder(vocabulary, ("O", "B-X", "I-X"))
 
 
 @pytest.mark.parametrize("kind", sorted(set(TokenizerKind) - {TokenizerKind.PHONEMES}))
@@ -183,7 +185,7 @@ def test_masking_is_that_of_bert() -> None:
     rng = random.Random(0)
     counts = {"masked": 0, "other": 0, "same": 0}
     for _ in range(40):
-        masked = mask_row(row, 0.15, encoder.tokenizer.get_vocab_size(), rng)
+        masked = mask_row(row, 0.15, encoder.vocabulary, rng)
         for before, after, target in zip(row.inputs, masked.inputs, masked.targets, strict=True):
             if target == IGNORED:
                 assert after == before
@@ -206,7 +208,7 @@ def test_half_of_the_second_texts_are_of_another_row() -> None:
     pairs = [pair_rows(row, other, rng) for _ in range(200)]
     assert 80 < sum(pair.follows for pair in pairs) < 120
     swapped = next(pair for pair in pairs if not pair.follows)
-    assert encoder.tokenizer.decode(swapped.inputs) == "a b e f"
+    assert encoder.vocabulary.tokenizer.decode(swapped.inputs) == "a b e f"
     assert swapped.segments == [0, 0, 0, 0, 1, 1, 1]
 
 
@@ -217,7 +219,7 @@ def test_entities_become_labels_of_tokens(kind: TokenizerKind) -> None:
     row = encoder.token_classification(
         TaggingExample(text=text, spans=(LabelledSpan(start=3, end=5, label="X"),))
     )
-    encoding = encoder.tokenizer.encode(text)
+    encoding = encoder.vocabulary.tokenizer.encode(text)
     labelled = [
         text[start:end].strip()
         for (start, end), target in zip(encoding.offsets, row.targets, strict=True)

@@ -19,14 +19,15 @@ from tests.train.support import RECIPES
 from train.architecture import model_config, with_new_head
 from train.batches import Row, TrainingBatch, make_batch
 from train.errors import RecipeError
-from train.objectives import TextRowEncoder
 from train.read_recipe import parse_recipe, read_recipe
 from train.recipe import ObjectiveKind, TokenizerKind, TokenizerRecipe
 from train.regularization import TrainingKernels
 from train.retrieval import RetrievalModule, flops, max_similarity, sparse_weights
 from train.retrieval_architecture import embedding_of, reading_of, with_retrieval_head
 from train.retrieval_recipe import RetrievalRecipe
+from train.rows import TextRowEncoder
 from train.tokenizer import MASK, special_tokens, train_tokenizer
+from train.vocabulary import Vocabulary
 
 VOCABULARY_SIZE, SKIPPED = 40, 9
 READING = MultiVector(query_length=8, document_length=8, filler=MASK, skipped=(SKIPPED,))
@@ -190,8 +191,9 @@ def _encoder(recipe: RetrievalRecipe, max_length: int) -> TextRowEncoder:
         TokenizerRecipe(kind=TokenizerKind.WORDPIECE, vocabulary_size=60), Kind.ENCODER, texts
     )
     tokenizer.add_special_tokens(list(recipe.markers))
-    reading = reading_of(recipe, max_length, tokenizer, special_tokens(Kind.ENCODER))
-    return TextRowEncoder(tokenizer, (), reading)
+    tokens = special_tokens(Kind.ENCODER)
+    reading = reading_of(recipe, max_length, tokenizer, tokens)
+    return TextRowEncoder(Vocabulary(tokenizer, tokens), (), reading)
 
 
 def test_queries_are_filled_and_documents_cut() -> None:
@@ -205,23 +207,25 @@ def test_queries_are_filled_and_documents_cut() -> None:
     )
     encoder = _encoder(recipe, 6)
     row = encoder.retrieval(RankingExample(query="ab", relevant="ab cd, ef gh", others=("cd",)))
-    tokens = [encoder.tokenizer.id_to_token(id_) for id_ in row.inputs]
+    tokens = [encoder.vocabulary.tokenizer.id_to_token(id_) for id_ in row.inputs]
     assert tokens == ["<s>", "[Q]", "ab", "</s>", *["<mask>"] * 4]
     assert row.num_attended == 4
-    documents = [[encoder.tokenizer.id_to_token(i) for i in ids] for ids in row.documents]
+    documents = [
+        [encoder.vocabulary.tokenizer.id_to_token(i) for i in ids] for ids in row.documents
+    ]
     assert documents == [
         ["<s>", "[D]", "ab", "cd", ",", "</s>"],
         ["<s>", "[D]", "cd", "</s>"],
     ]
     assert encoder.reading is not None
-    skipped = {encoder.tokenizer.id_to_token(id_) for id_ in encoder.reading.skipped}
+    skipped = {encoder.vocabulary.tokenizer.id_to_token(id_) for id_ in encoder.reading.skipped}
     assert skipped == {",", ".", "?"}
 
 
 def test_other_vectors_only_cut_texts() -> None:
     encoder = _encoder(RetrievalRecipe(vectors=EmbeddingKind.SPARSE), 5)
     row = encoder.retrieval(RankingExample(query="ab cd ef gh", relevant="ab", others=()))
-    tokens = [encoder.tokenizer.id_to_token(id_) for id_ in row.inputs]
+    tokens = [encoder.vocabulary.tokenizer.id_to_token(id_) for id_ in row.inputs]
     assert tokens == ["<s>", "ab", "cd", "ef", "</s>"]
     assert row.num_attended == 5
 

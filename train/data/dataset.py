@@ -60,7 +60,9 @@ def texts_of(examples: Sequence[Example]) -> Iterator[str]:
             case TranslationExample():
                 yield from (example.source, example.target)
             case TextExample():
-                yield example.prompt + example.text
+                if not example.turns:
+                    yield example.prompt + example.text
+                yield from (turn.content for turn in example.turns)
             case MaskedExample():
                 yield from (example.text, example.following)
             case ClassificationExample():

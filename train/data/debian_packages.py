@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from model.examples import ClassificationExample, Example, RankingExample, TranslationExample
+from model.examples import (
+    ChatTurn,
+    ClassificationExample,
+    Example,
+    RankingExample,
+    TextExample,
+    TranslationExample,
+)
 from train.data.bm25 import Bm25
 from train.data.dataset import Dataset, Origin, sha256_of
 from train.data.debian import (
@@ -24,7 +31,9 @@ from train.recipe import DataRecipe
 
 MAX_WORDS = 60  # in a long description
 MIN_WORDS = 12  # in a document to rank or to summarize
+SUMMARIES = "summaries"
 MIN_SUMMARY = 2  # words
+REQUEST = "Summarize this software package in one line."
 # Out of 100 groups of packages with one source.
 NUM_VALIDATION, NUM_HELD_OUT = 3, 8
 NUM_MINED, NUM_RANDOM = 3, 1  # negatives per training query
@@ -104,8 +113,10 @@ def relevance_parts() -> tuple[dict[str, list[Package]], tuple[Origin, ...]]:
     return parts, origins
 
 
-def summaries_corpus(recipe: DataRecipe) -> Dataset:
+def summaries_corpus(recipe: DataRecipe, *, as_messages: bool = False) -> Dataset:
     """Long descriptions as sources, one-line summaries as targets.
+
+    ``as_messages``: as what a user asks and an assistant answers.
 
     Raises:
         DataError: apt has no lists, or cannot be run.
@@ -114,7 +125,11 @@ def summaries_corpus(recipe: DataRecipe) -> Dataset:
     examples: dict[str, tuple[str, Example]] = {}
     for package in packages:
         if len(package.long.split()) >= MIN_WORDS and len(package.short.split()) >= MIN_SUMMARY:
-            example = TranslationExample(source=package.long, target=package.short)
+            example: Example = TranslationExample(source=package.long, target=package.short)
+            if as_messages:
+                asked = ChatTurn(role="user", content=f"{REQUEST}\n\n{package.long}")
+                answer = ChatTurn(role="assistant", content=package.short)
+                example = TextExample(messages=(asked, answer))
             examples.setdefault(package.long, (package.group, example))
     return _dataset("debian-summaries", recipe, _parts(examples.values()), origins)
 
@@ -232,5 +247,5 @@ def _dataset(
 CORPORA: dict[str, Callable[[DataRecipe], Dataset]] = {
     "sections": sections_corpus,
     "relevance": relevance_corpus,
-    "summaries": summaries_corpus,
+    SUMMARIES: summaries_corpus,
 }

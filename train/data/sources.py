@@ -11,7 +11,7 @@ from model.bundle import Task
 from model.examples import EXAMPLES, Example, parse_examples
 from train.data.dataset import Dataset, Origin, hash_of
 from train.data.debian import debian_corpus
-from train.data.debian_packages import CORPORA
+from train.data.debian_packages import CORPORA, SUMMARIES, summaries_corpus
 from train.data.lexicons import lexicon_corpus
 from train.data.mnist import mnist_corpus
 from train.data.one_file import file_dataset
@@ -148,6 +148,8 @@ def _part(path: Path, part: CorpusPart, recipe: Recipe) -> list[Example]:
 
 
 def _debian(name: str, recipe: Recipe, _folder: Path) -> Dataset:
+    if name == SUMMARIES and recipe.objective == ObjectiveKind.NEXT_TOKEN:
+        return summaries_corpus(recipe.data, as_messages=True)
     corpus = CORPORA.get(name)
     return debian_corpus(name, recipe.data) if corpus is None else corpus(recipe.data)
 
