@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from export.sources import load_checkpoint
-from model.examples import ClassificationExample, RankingExample, TranslationExample
+from model.examples import ClassificationExample, RankingExample, TextExample, TranslationExample
 from tests.train.support import RECIPES
 from train.architecture import with_new_head
 from train.data.bm25 import Bm25
-from train.data.debian import CACHE_VARIABLE
-from train.data.debian_packages import relevance_corpus, sections_corpus, summaries_corpus
+from train.data.debian import CACHE_VARIABLE, translation_file
+from train.data.debian_packages import REQUEST, relevance_corpus, sections_corpus, summaries_corpus
 from train.errors import RecipeError
 from train.read_recipe import parse_recipe, read_recipe
 from train.recipe import DataRecipe, ObjectiveKind
@@ -89,6 +89,34 @@ def test_summaries_are_targets_of_descriptions() -> None:
     for example in dataset.held_out:
         assert isinstance(example, TranslationExample)
         assert example.source.startswith(f"{example.target.removeprefix('about ')}word0")
+
+
+@pytest.mark.skipif(not HELPER.exists(), reason="needs apt")
+@pytest.mark.usefixtures("lists")
+def test_a_decoder_is_asked_for_summaries() -> None:
+    pairs = summaries_corpus(_recipe("debian:summaries"))
+    chats = summaries_corpus(_recipe("debian:summaries"), as_messages=True)
+    assert len(chats.train) == len(pairs.train)
+    found = {}
+    for example in chats.held_out:
+        assert isinstance(example, TextExample)
+        asked, answer = example.turns
+        assert (asked.role, answer.role) == ("user", "assistant")
+        found[asked.content] = answer.content
+    assert found == {
+        f"{REQUEST}\n\n{example.source}": example.target
+        for example in pairs.held_out
+        if isinstance(example, TranslationExample)
+    }
+
+
+def test_a_language_with_a_country_is_found(lists: Path) -> None:
+    names = [f"mirror_debian_dists_sid_main_i18n_Translation-{x}.lz4" for x in ("pt%5fBR", "pt")]
+    for name in names:
+        (lists / name).touch()
+    assert translation_file("pt_BR") == lists / names[0]
+    assert translation_file("pt") == lists / names[1]
+    assert translation_file("pt_PT") is None
 
 
 def test_bm25_prefers_rare_words_and_short_documents() -> None:

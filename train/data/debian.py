@@ -165,11 +165,10 @@ def lists_folder() -> Path:
 
 def translation_file(language: str) -> Path | None:
     """The largest translation file: that of the main suite, not of its updates."""
-    files = sorted(
-        lists_folder().glob(_FILE.format(language)), key=lambda path: path.stat().st_size
-    )
+    escaped = language.replace("_", "%5f")  # as apt writes it in names of files
+    files = sorted(lists_folder().glob(_FILE.format(escaped)), key=lambda path: path.stat().st_size)
     exact = [
-        path for path in files if path.name.partition("Translation-")[2].split(".")[0] == language
+        path for path in files if path.name.partition("Translation-")[2].split(".")[0] == escaped
     ]
     return exact[-1] if exact else None
 
