@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import torch
 from safetensors.torch import save
+from torch import Tensor
 
 from export.checkpoint import Checkpoint
 from model.bundle import ScoreFunction, Task
@@ -121,7 +122,7 @@ def write_checkpoint(
     if recipe.adapter is not None:
         found, file = scaled_factors(found, recipe.adapter), ADAPTER_FILE
     dtype = STORED_DTYPES[recipe.stored_precision]
-    weights = {name: weight.to(dtype).contiguous() for name, weight in found.items()}
+    weights = {name: _stored(weight, dtype) for name, weight in found.items()}
     try:
         # save_file would make a file that only its owner can read.
         (folder / file).write_bytes(save(weights))
@@ -204,6 +205,12 @@ def _tasks(recipe: Recipe) -> tuple[Task, ...]:
     if task == Task.TRANSLATE and recipe.target_language is None:
         return (task, Task.GENERATE)
     return (task,)
+
+
+def _stored(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Keeps a bias that rules a token out finite."""
+    limits = torch.finfo(dtype)
+    return weight.clamp(limits.min, limits.max).to(dtype).contiguous()
 
 
 def _samples(examples: Sequence[Example]) -> tuple[str, ...]:

@@ -6,11 +6,15 @@ from torch.nn import functional
 
 from model.adaptive import record_ponder
 from model.config import Kind
+from model.heads import LanguageModelHead
 from model.kernels import Step
 from model.transformer import Transformer
 from train.batches import IGNORED, TrainingBatch
 from train.recipe import ObjectiveKind
 from train.regularization import TrainingKernels, ponder_time
+
+# A bias that no logit makes up for.
+NEVER = -1e6
 
 # Objectives with one target per vector of logits.
 SINGLE_TARGETS = (
@@ -61,7 +65,7 @@ class TrainingModule(nn.Module):
         if self.objective == ObjectiveKind.RELEVANCE:
             total = _sum_of_binary_losses(logits, targets)
         else:
-            total = _sum_of_losses(logits, targets, label_smoothing)
+            total = _sum_of_losses(logits, targets, label_smoothing, _possible(self.model.head))
         follows = torch.zeros(())
         if self.next_sentence is not None and batch.follows is not None:
             follows = _sum_of_losses(self.next_sentence(hidden[:, 0]), batch.follows, 0.0)
@@ -105,14 +109,34 @@ class TrainingModule(nn.Module):
         return self.model.logits(hidden[chosen]), targets[chosen]
 
 
-def _sum_of_losses(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    return functional.cross_entropy(
-        logits.float(),
-        targets,
-        ignore_index=IGNORED,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
+def _possible(head: nn.Module) -> Tensor | None:
+    """Which tokens ``[vocabulary]`` the head's bias does not rule out, as it does Marian's start.
+
+    None if it rules out none.
+    """
+    if not isinstance(head, LanguageModelHead) or head.output.bias is None:
+        return None
+    possible = head.output.bias > NEVER
+    return None if possible.all() else possible
+
+
+def _sum_of_losses(
+    logits: Tensor, targets: Tensor, label_smoothing: float, possible: Tensor | None = None
+) -> Tensor:
+    """Summed cross-entropy; label smoothing is over the classes that are ``possible``."""
+    logits = logits.float()
+    if not label_smoothing or possible is None:
+        return functional.cross_entropy(
+            logits,
+            targets,
+            ignore_index=IGNORED,
+            label_smoothing=label_smoothing,
+            reduction="sum",
+        )
+    scores = logits.log_softmax(-1)
+    right = functional.nll_loss(scores, targets, ignore_index=IGNORED, reduction="sum")
+    every = -scores[targets != IGNORED].where(possible, 0).sum() / possible.sum()
+    return (1 - label_smoothing) * right + label_smoothing * every
 
 
 def _sum_of_binary_losses(logits: Tensor, targets: Tensor) -> Tensor:

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaForCausalLM, T5ForConditionalGeneration
+from torch.nn import functional
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    LlamaForCausalLM,
+    T5ForConditionalGeneration,
+)
 
 from export.adapters import read_adapters
 from export.bundle_writer import write_bundle
@@ -16,7 +22,7 @@ from export.sources import load_checkpoint
 from model.bundle import Precision
 from model.bundle_files import read_manifest, read_parity, read_quality
 from model.transformer import from_weights
-from tests.adapter_models import bert, llama, t5
+from tests.adapter_models import MAX_POSITIONS, bert, llama, t5
 from tests.export.importers.support import WORDS, edit_json, randomise, save
 from train.batches import IGNORED, make_batch
 from train.data.sources import load_dataset
@@ -45,6 +51,7 @@ batch_tokens = 256
 learning_rate = 0.01
 warmup_steps = 2
 validate_every = 4
+label_smoothing = {smoothing}
 """
 ADAPTER = "adapter = { rank = 4, alpha = 16.0 }"
 PAIRS = [{"source": f"w{number} w{number + 1}", "target": "w5 w6"} for number in range(40)]
@@ -81,13 +88,40 @@ def base_of(objective: str, folder: Path) -> Path:
     return base
 
 
+def bart() -> BartForConditionalGeneration:
+    config = BartConfig(
+        vocab_size=len(WORDS),
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=48,
+        max_position_embeddings=MAX_POSITIONS,
+        pad_token_id=0,
+        bos_token_id=2,
+        eos_token_id=3,
+        decoder_start_token_id=3,
+        forced_eos_token_id=None,
+    )
+    model: BartForConditionalGeneration = randomise(BartForConditionalGeneration(config))
+    return model
+
+
 def recipe_of(
-    objective: str, folder: Path, more: str = "", num_steps: int = 12, data: Any = None
+    objective: str,
+    folder: Path,
+    more: str = "",
+    num_steps: int = 12,
+    data: Any = None,
+    smoothing: float = 0.0,
 ) -> Path:
     lines = map(json.dumps, DATA[objective] if data is None else data)
     (folder / "mine.jsonl").write_text("\n".join(lines), "utf-8")
     path = folder / "mine.toml"
-    path.write_text(RECIPE.format(objective=objective, more=more, num_steps=num_steps), "utf-8")
+    text = RECIPE.format(objective=objective, more=more, num_steps=num_steps, smoothing=smoothing)
+    path.write_text(text, "utf-8")
     return path
 
 
@@ -142,6 +176,44 @@ def test_the_loss_is_that_of_transformers(objective: str, tmp_path: Path) -> Non
                 labels=batch.targets,
             ).loss
     assert found.item() == pytest.approx(theirs.item(), rel=1e-5)
+
+
+def test_label_smoothing_leaves_out_tokens_that_a_model_rules_out(tmp_path: Path) -> None:
+    ruled_out = WORDS.index("w9")
+    base = bart()
+    base.final_logits_bias[0, ruled_out] = -1e9
+    save(base, tmp_path / "base")
+    recipe_path = recipe_of(
+        "sequence_to_sequence", tmp_path, more='stored_precision = "fp16"', smoothing=0.1
+    )
+    batch = make_batch(rows_of(recipe_path).train)
+    assert batch.sources is not None
+    checkpoint = load_checkpoint(str(tmp_path / "base"))
+    kernels = TrainingKernels(0.0)
+    model = from_weights(checkpoint.config, checkpoint.weights, kernels)
+    module = TrainingModule(model, kernels, read_recipe(recipe_path).objective).eval()
+    with torch.no_grad():
+        found = module(batch, 0.1)[0][0]
+        logits = base(
+            batch.sources,
+            attention_mask=(batch.sources > 0).long(),
+            decoder_input_ids=batch.inputs,
+        ).logits
+    kept = [token for token in range(len(WORDS)) if token != ruled_out]
+    targets = torch.where(batch.targets > ruled_out, batch.targets - 1, batch.targets)
+    expected = functional.cross_entropy(
+        logits[..., kept].flatten(0, 1),
+        targets.flatten(),
+        ignore_index=IGNORED,
+        label_smoothing=0.1,
+        reduction="sum",
+    )
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    out = run_training(recipe_path, tmp_path / "out")
+    bias = load_checkpoint(str(out)).weights["head.output.bias"]
+    assert bias.isfinite().all()
+    assert bias.argmin() == ruled_out
+    assert bias.min() < -60_000
 
 
 @pytest.mark.parametrize("objective", ["next_token", "sequence_to_sequence", "classification"])
