@@ -291,7 +291,7 @@ class Recipe(Section, frozen=True, kw_only=True):
             is added to them.
         tokenizer, model: required without ``start_from``; ``tokenizer`` is an error with it. A
             model of images has no tokenizer.
-        stored_precision: for ``model.safetensors``.
+        stored_precision: of the weights in the checkpoint.
         max_length_factor: for translation: the default of ``max_new_tokens`` is this factor times
             the source's length.
     """
