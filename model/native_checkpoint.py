@@ -24,6 +24,8 @@ HELD_OUT_FILE = "held_out.jsonl"
 # and ``NAME.adapter.b`` are the factors of the change of ``NAME.weight``; others are whole weights.
 ADAPTER_FILE = "adapter.safetensors"
 ADAPTER_PART = "adapter"
+# Names of models begin otherwise.
+PATH_STARTS = ("./", "../", "/")
 
 
 class HeldOut(Record, frozen=True, kw_only=True):
@@ -37,7 +39,8 @@ class ChangedModel(Record, frozen=True, kw_only=True):
     """The model that an adapter changes.
 
     Attributes:
-        source: a default model's name, ``hf:OWNER/NAME``, or a path relative to this folder.
+        source: a default model's name, ``hf:OWNER/NAME``, or a path relative to this folder,
+            which begins with one of :data:`PATH_STARTS`.
         sha256: hash of its weights as safetensors, in the order of their names.
         rank: the largest of the changes.
     """

@@ -184,7 +184,7 @@ def _changed_model(
     if recipe.adapter is None or source is None or start is None:
         return None
     if not is_name(source):
-        source = os.path.relpath(recipe_folder / source, folder)
+        source = f"./{os.path.relpath(recipe_folder / source, folder)}"
     return ChangedModel(source=source, sha256=start.sha256, rank=recipe.adapter.rank)
 
 

@@ -8,7 +8,13 @@ from export.checkpoint import Checkpoint, weights_sha256
 from export.errors import SourceError, WeightsError
 from export.importers.native import is_native, native_checkpoint, read_native_config
 from export.readers.safetensors_weights import SafetensorsWeights
-from model.native_checkpoint import ADAPTER_FILE, ADAPTER_PART, CONFIG_FILE, ChangedModel
+from model.native_checkpoint import (
+    ADAPTER_FILE,
+    ADAPTER_PART,
+    CONFIG_FILE,
+    PATH_STARTS,
+    ChangedModel,
+)
 from model.transformer import parameter_shapes
 
 _FACTORS = tuple(f".{ADAPTER_PART}.{name}" for name in "ab")
@@ -26,8 +32,7 @@ def base_of_native(path: Path) -> str:
         SourceError: the adapter does not say, or its configuration is damaged.
     """
     source = _changed(path).source
-    relative = path / source
-    return str(relative.resolve()) if relative.exists() else source
+    return str((path / source).resolve()) if source.startswith(PATH_STARTS) else source
 
 
 def rank_of_native(path: Path) -> int:

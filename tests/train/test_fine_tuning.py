@@ -294,13 +294,18 @@ def test_a_whole_model_keeps_how_it_is_used(tmp_path: Path) -> None:
     assert measured.metrics["perplexity"] < 10
 
 
-def test_another_model_than_the_trained_one_is_refused(tmp_path: Path) -> None:
+def test_another_model_than_the_trained_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base_of("next_token", tmp_path)
     out = run_training(recipe_of("next_token", tmp_path, ADAPTER, 1), tmp_path / "out")
     other = save(randomise(llama(), seed=1), tmp_path / "other")
     with pytest.raises(SourceError, match=r"trained with other weights than those of 'other'"):
         load_checkpoint(str(out), base=str(other))
     (tmp_path / "base").rename(tmp_path / "elsewhere")
+    (tmp_path / "work" / "here").mkdir(parents=True)
+    save(randomise(llama()), tmp_path / "work" / "base")  # not relative to the current folder
+    monkeypatch.chdir(tmp_path / "work" / "here")
     with pytest.raises(SourceError, match="see --base"):
         load_checkpoint(str(out))
     assert load_checkpoint(str(out), base=str(tmp_path / "elsewhere")).name == "out"
