@@ -4,10 +4,7 @@ from jinja2 import Template, TemplateError
 
 from export.errors import UnsupportedError
 from export.readers.hugging_face import HuggingFaceFolder
-from model.chat_template import compile_template, render_template, text_content
-
-# The server names these two for every template, by their ids.
-_NAMED = ("bos_token", "eos_token")
+from model.chat_template import NAMED_TOKENS, compile_template, render_template, text_content
 
 
 def chat_template_of(folder: HuggingFaceFolder) -> str | None:
@@ -21,7 +18,7 @@ def chat_template_of(folder: HuggingFaceFolder) -> str | None:
         if token
         and name.isidentifier()
         and name.endswith("_token")
-        and name not in _NAMED
+        and name not in NAMED_TOKENS
         and name in source
     ]
     return "".join(settings) + source

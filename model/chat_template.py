@@ -19,6 +19,7 @@ from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from model.bundle import SpecialTokens
 from model.template_bounds import (
     bounded_braces,
     bounded_filter,
@@ -35,6 +36,7 @@ from model.template_bounds import (
 
 MAX_INDENT = 64
 MAX_TIME_PATTERN = 256  # characters
+NAMED_TOKENS = ("bos_token", "eos_token")
 
 
 def compile_template(source: str) -> Template:
@@ -104,6 +106,17 @@ def render_template(
         raise
     except Exception as error:  # the template is foreign code and may raise anything
         raise TemplateError(f"{type(error).__name__}: {error}") from error
+
+
+def named_tokens(
+    special: SpecialTokens, text_of_token: Callable[[int], str | None]
+) -> dict[str, str]:
+    """The texts of :data:`NAMED_TOKENS`, which every template may read; empty if there is none."""
+    ids = (special.bos, next(iter(special.eos), None))
+    return {
+        name: "" if id_ is None else text_of_token(id_) or ""
+        for name, id_ in zip(NAMED_TOKENS, ids, strict=True)
+    }
 
 
 class _CodeGenerator(CodeGenerator):

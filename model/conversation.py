@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 def conversation_parts(
     turns: Sequence[ChatTurn],
-    template: Template,
+    template: Template | None,
     special_tokens: dict[str, str],
     encode: Callable[[str], list[int]],
     eos: Collection[int],
@@ -39,8 +39,11 @@ def conversation_parts(
         eos: the tokens that end an answer. An answer without one gets the first.
 
     Raises:
-        ValueError: the template rejects the turns, or changes the prompt of an answer.
+        ValueError: there is no template, it rejects the turns, or it changes the prompt of an
+            answer.
     """
+    if template is None:
+        raise ValueError("it has messages, but the model has no chat template")
     texts: list[tuple[str, bool]] = []
     for index, turn in enumerate(turns):
         if turn.role != ASSISTANT:

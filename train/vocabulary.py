@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from model.bundle import SpecialTokens
-from model.chat_template import compile_template
+from model.chat_template import compile_template, named_tokens
 from model.conversation import Part, conversation_parts
 from model.examples import ChatTurn
 from model.languages import first_target_tokens, needs_language, with_language_token
@@ -85,15 +85,8 @@ class Vocabulary:
         Raises:
             ValueError: there is no chat template, or it rejects the conversation.
         """
-        if self.template is None:
-            raise ValueError("it has messages, but the model has no chat template")
-        special = self.tokens
-        named = {"bos_token": special.bos, "eos_token": next(iter(special.eos), None)}
-        texts = {
-            name: "" if id_ is None else self.tokenizer.id_to_token(id_) or ""
-            for name, id_ in named.items()
-        }
-        return conversation_parts(turns, self.template, texts, self.continuation, special.eos)
+        named = named_tokens(self.tokens, self.tokenizer.id_to_token)
+        return conversation_parts(turns, self.template, named, self.continuation, self.tokens.eos)
 
 
 def vocabulary_of(

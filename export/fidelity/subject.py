@@ -38,6 +38,7 @@ from model.bundle import (
     Task,
     TranscriptionTokens,
 )
+from model.chat_template import named_tokens
 from model.config import Kind
 from model.conversation import conversation_parts
 from model.examples import ChatTurn
@@ -255,8 +256,6 @@ class Subject:
         Raises:
             ValueError: there is no chat template, it rejects the turns, or they are too long.
         """
-        if self._template is None:
-            raise ValueError("it has messages, but the model has no chat template")
         parts = conversation_parts(
             turns,
             self._template,
@@ -289,9 +288,4 @@ class Subject:
     @property
     def _named_tokens(self) -> dict[str, str]:
         """The special tokens that a chat template may name."""
-        special = self.special_tokens
-        named = {"bos_token": special.bos, "eos_token": next(iter(special.eos), None)}
-        return {name: self._token(index) for name, index in named.items()}
-
-    def _token(self, index: int | None) -> str:
-        return "" if index is None else self.tokenizer.id_to_token(index) or ""
+        return named_tokens(self.special_tokens, self.tokenizer.id_to_token)

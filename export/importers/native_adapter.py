@@ -14,6 +14,7 @@ from model.native_checkpoint import (
     CONFIG_FILE,
     PATH_STARTS,
     ChangedModel,
+    NativeConfig,
 )
 from model.transformer import parameter_shapes
 
@@ -31,13 +32,13 @@ def base_of_native(path: Path) -> str:
     Raises:
         SourceError: the adapter does not say, or its configuration is damaged.
     """
-    source = _changed(path).source
+    source = _changed(path, read_native_config(path)).source
     return str((path / source).resolve()) if source.startswith(PATH_STARTS) else source
 
 
 def rank_of_native(path: Path) -> int:
     """The largest rank of the adapter in ``path``. Raises ``SourceError`` as above."""
-    return _changed(path).rank
+    return _changed(path, read_native_config(path)).rank
 
 
 def import_native_adapter(path: Path, base: Checkpoint) -> Checkpoint:
@@ -48,14 +49,14 @@ def import_native_adapter(path: Path, base: Checkpoint) -> Checkpoint:
             was trained.
         WeightsError: the weights do not fit the configuration.
     """
-    changed = _changed(path)
+    native = read_native_config(path)
+    changed = _changed(path, native)
     if weights_sha256(base.weights) != changed.sha256:
         raise SourceError(
             f"{path}: the adapter was trained with other weights than those of {base.name!r}: "
             f"{changed.source}"
         )
     found = SafetensorsWeights([path / ADAPTER_FILE])
-    native = read_native_config(path)
     names = parameter_shapes(native.model)  # without a head that training replaced
     weights = {name: weight for name, weight in base.weights.items() if name in names}
     for name in found:
@@ -67,11 +68,10 @@ def import_native_adapter(path: Path, base: Checkpoint) -> Checkpoint:
     return native_checkpoint(path, native, weights)
 
 
-def _changed(path: Path) -> ChangedModel:
-    changed = read_native_config(path).adapter
-    if changed is None:
+def _changed(path: Path, native: NativeConfig) -> ChangedModel:
+    if native.adapter is None:
         raise SourceError(f"{path}: {CONFIG_FILE}: no adapter, the model that is changed")
-    return changed
+    return native.adapter
 
 
 def _merged(base: Checkpoint, stem: str, found: SafetensorsWeights) -> Tensor:

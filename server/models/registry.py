@@ -22,6 +22,7 @@ from model.bundle import (
     StateRole,
 )
 from model.bundle_files import read_manifest, read_parity, read_quality, verify_files
+from model.chat_template import named_tokens
 from model.quality import Quality
 from model.shortlist import Shortlist
 from server.errors import ModelNotFoundError
@@ -374,11 +375,7 @@ def _shortlist(directory: Path, manifest: Manifest) -> Shortlist | None:
 def _chat_template(manifest: Manifest, tokenizer: Tokenizer) -> ChatTemplate | None:
     if manifest.chat_template is None:
         return None
-    special = manifest.special_tokens
-    named = {"bos_token": special.bos, "eos_token": next(iter(special.eos), None)}
-    tokens = {
-        name: "" if id_ is None else tokenizer.tokens([id_])[0] for name, id_ in named.items()
-    }
+    tokens = named_tokens(manifest.special_tokens, lambda id_: tokenizer.tokens([id_])[0])
     try:
         has_images = manifest.image_prompt is not None
         return ChatTemplate(manifest.chat_template, tokens, has_images=has_images)

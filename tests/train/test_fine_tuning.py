@@ -17,6 +17,7 @@ from transformers import (
 
 from export.adapters import read_adapters
 from export.bundle_writer import write_bundle
+from export.checkpoint import Checkpoint
 from export.errors import SourceError
 from export.sources import load_checkpoint
 from model.bundle import Precision
@@ -133,6 +134,13 @@ def rows_of(recipe_path: Path) -> Any:
     return encode(recipe, inputs_of(recipe, start, folder / "out", dataset), (), dataset)
 
 
+def module_of(checkpoint: Checkpoint, recipe_path: Path) -> TrainingModule:
+    """The model and its losses, without dropout."""
+    kernels = TrainingKernels(0.0)
+    model = from_weights(checkpoint.config, checkpoint.weights, kernels)
+    return TrainingModule(model, kernels, read_recipe(recipe_path).objective).eval()
+
+
 def ids(text: str) -> list[int]:
     return [WORDS.index(word) if word in WORDS else 1 for word in text.split()]
 
@@ -156,10 +164,7 @@ def test_the_loss_is_that_of_transformers(objective: str, tmp_path: Path) -> Non
     data = TEXTS if objective == "next_token" else None
     recipe_path = recipe_of(objective, tmp_path, data=data)
     batch = make_batch(rows_of(recipe_path).train)
-    checkpoint = load_checkpoint(str(base))
-    kernels = TrainingKernels(0.0)
-    model = from_weights(checkpoint.config, checkpoint.weights, kernels)
-    module = TrainingModule(model, kernels, read_recipe(recipe_path).objective).eval()
+    module = module_of(load_checkpoint(str(base)), recipe_path)
     with torch.no_grad():
         found = module(batch, 0.0)[0][0] / batch.num_tokens
         if batch.sources is None:
@@ -188,10 +193,7 @@ def test_label_smoothing_leaves_out_tokens_that_a_model_rules_out(tmp_path: Path
     )
     batch = make_batch(rows_of(recipe_path).train)
     assert batch.sources is not None
-    checkpoint = load_checkpoint(str(tmp_path / "base"))
-    kernels = TrainingKernels(0.0)
-    model = from_weights(checkpoint.config, checkpoint.weights, kernels)
-    module = TrainingModule(model, kernels, read_recipe(recipe_path).objective).eval()
+    module = module_of(load_checkpoint(str(tmp_path / "base")), recipe_path)
     with torch.no_grad():
         found = module(batch, 0.1)[0][0]
         logits = base(
@@ -241,9 +243,7 @@ def test_a_trained_adapter_merges_into_its_model(objective: str, tmp_path: Path)
     start = load_start(recipe, tmp_path)
     inputs = inputs_of(recipe, start, out, dataset)
     batch = make_batch(encode(recipe, inputs, merged.labels, dataset).validation)
-    kernels = TrainingKernels(0.0)
-    model = from_weights(merged.config, merged.weights, kernels)
-    module = TrainingModule(model, kernels, recipe.objective).eval()
+    module = module_of(merged, recipe_path)
     with torch.no_grad():
         found = module(batch, 0.0)[0][0] / batch.num_tokens
     assert found.item() == pytest.approx(record["validation_loss"], rel=1e-4)
